@@ -291,9 +291,9 @@ func (o *order) room(messages int, s *stash) int {
 	return min(messages, max(s.room(), least))
 }
 
-// stands tells whether the stash is full of messages whose keys do not go on, and nothing that was called is on its way.
-func (o *order) stands(s *stash) bool {
-	return o.opts.Ordered && s.room() <= 0 && o.called == 0 && o.now.Sub(o.progress) >= progressWithin && !o.gate.isShut(o.now)
+// jammed tells whether the stash is full, some of it failed, its keys do not go on, and nothing that was called is on its way.
+func (o *order) jammed(s *stash) bool {
+	return s.room() <= 0 && s.failed.messages > 0 && o.called == 0 && o.now.Sub(o.progress) >= progressWithin && !o.gate.isShut(o.now)
 }
 
 // glanceEvery is how often some messages are asked for although the stash is full and its keys go on: others may be healthy.

@@ -243,6 +243,31 @@ func TestOrder_asksForWhatTheStashHasRoomFor(t *testing.T) {
 	}
 }
 
+// More than there is room for is pulled of an ordered route only while keys that failed do not go on: one that is merely slow would have all of its
+// stream come and go.
+func TestOrder_isJammedByKeysThatFailed(t *testing.T) {
+	now := time.Now()
+	for _, tt := range []struct {
+		what         string
+		order        order
+		here, failed int
+		want         bool
+	}{
+		{"they wait", order{}, 100, 1, true},
+		{"they are slow", order{}, 100, 0, false},
+		{"there is room", order{}, 99, 1, false},
+		{"they go on", order{progress: now}, 100, 1, false},
+		{"some were called", order{called: 1}, 100, 1, false},
+		{"earlier messages are waited for", order{gate: gate{until: now.Add(time.Second)}}, 100, 1, false},
+	} {
+		o := tt.order
+		o.moment = &moment{now: now, opts: &Options{Ordered: true}}
+		if got := o.jammed(&stash{usage: usage{messages: tt.here}, failed: usage{messages: tt.failed}, most: usage{messages: 100}}); got != tt.want {
+			t.Errorf("%s: jammed %v, want %v", tt.what, got, tt.want)
+		}
+	}
+}
+
 // A key has half of the fallback while it is not alone, and a slot that is kept goes to a spent message only.
 func TestFallback_whoMayHaveASlot(t *testing.T) {
 	now := time.Now()

@@ -25,7 +25,7 @@ type slots struct {
 	pace    pace
 	terms   terms
 	spilled time.Time // when stalled keys were looked for
-	stalled bool      // then there were some that failed or hung before, and had messages in the window
+	jammed  bool      // some of them had failed or hung before, and had messages in the window
 }
 
 // line is where the messages of a key that may start are queued.

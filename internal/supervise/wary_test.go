@@ -166,9 +166,9 @@ func TestWary_regressionTheNewestIsAskedBeforeOlderOnesAtHand_large(t *testing.T
 	}
 }
 
-// Ten keys whose handlers hang had 20,000 messages ahead of those of healthy keys. Their slots were theirs, all others were free, and yet the healthy
-// ones waited for a minute: only what the window holds was pulled each quarter of a second, for those of the ten filled it. With order: key each failure
-// counted as if the keys went on, and so few messages were pulled at a time.
+// Ten keys whose handlers hang had 20,000 messages ahead of those of healthy keys. Most slots were free, and yet the healthy ones waited for a minute:
+// messages of the ten filled the window, and were taken out of it four times a second only. With order: key each failure counted as if the keys
+// went on, and so few messages were pulled at a time: over a link of 20 ms none was handled in 25 s.
 func TestWary_regressionHealthyMessagesBehindManyOfFewKeysThatHang_large(t *testing.T) {
 	large(t)
 	slow := func(context.Context, *Message, int) Verdict {

@@ -118,8 +118,7 @@ func (g *Group) Free() (room Room, flows bool) {
 	t.window.spill(t)
 	room = t.window.free(t.slots.running.n, t.opts.Concurrency, t.now)
 	room.Messages = t.order.room(room.Messages, &t.stash)
-	stalled := t.slots.stalled && t.now.Sub(t.slots.spilled) < meterPeriod || t.order.stands(&t.stash)
-	if (stalled || t.window.wary(t) || len(t.aside.buckets) > 0) && len(t.aside.all) < maxAside {
+	if (t.window.jammed(t) || t.window.wary(t) || len(t.aside.buckets) > 0) && len(t.aside.all) < maxAside {
 		room.Messages = max(room.Messages, roomToAsk)
 	}
 	return room, true
