@@ -87,7 +87,7 @@ const (
 	ofReplay        // a due message
 )
 
-// putBody stores the body and headers of an entry under subj, or touches them if they are there already.
+// putBody stores the body and headers of an entry under subj, or touches them if all of them are there already.
 func (s *Store) putBody(ctx context.Context, subj string, e Entry, of bodyOf) (ref, error) {
 	blob := encodeBody(e.Header, e.Data)
 	sum := sha256.Sum256(blob)
@@ -100,6 +100,9 @@ func (s *Store) putBody(ctx context.Context, subj string, e Entry, of bodyOf) (r
 		named = due
 	}
 	err := s.touch(ctx, r.name, named)
+	if err == nil {
+		err = s.whole(ctx, r.name)
+	}
 	if !errors.Is(err, ErrNoBody) {
 		return r, err
 	}
@@ -153,6 +156,28 @@ func (s *Store) object(ctx context.Context, name string) (object, error) {
 		return object{}, fmt.Errorf("%w: no object %s", ErrNoBody, name)
 	}
 	return o, nil
+}
+
+// whole returns [ErrNoBody] for an object of which chunks are missing. nats.go publishes the description without waiting for the answers to the
+// chunks: when the bucket has no room for a chunk but for what comes after it, the upload fails and the description stays.
+func (s *Store) whole(ctx context.Context, name string) error {
+	o, err := s.object(ctx, name)
+	if err != nil {
+		return err
+	}
+	bucket, err := s.js.Stream(ctx, s.bucketStream())
+	if err != nil {
+		return fmt.Errorf("bucket %s: %w", s.Bucket(), classify(err))
+	}
+	chunks := s.chunkSubject(o.info.NUID)
+	info, err := bucket.Info(ctx, jetstream.WithSubjectFilter(chunks))
+	if err != nil {
+		return fmt.Errorf("bucket %s: %w", s.Bucket(), classify(err))
+	}
+	if n := info.State.Subjects[chunks]; n != uint64(o.info.Chunks) {
+		return fmt.Errorf("%w: %d of the %d chunks of object %s are there", ErrNoBody, n, o.info.Chunks, name)
+	}
+	return nil
 }
 
 // touch makes an object young again for [Store.Sweep], which then lets a reference to it be stored: on the due subject of a replay if it is given.

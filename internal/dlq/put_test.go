@@ -278,7 +278,7 @@ func TestPut_wrongStream(t *testing.T) {
 }
 
 func TestPut_full(t *testing.T) {
-	s, js := setup(t, Config{MaxBytes: 8 << 10})
+	s, _ := setup(t, Config{MaxBytes: 8 << 10})
 	var err error
 	seq := uint64(0)
 	for err == nil && seq < 100 {
@@ -294,13 +294,60 @@ func TestPut_full(t *testing.T) {
 	if err := s.Put(t.Context(), "", large); !errors.Is(err, ErrFull) {
 		t.Errorf("large: got %v, want ErrFull", err)
 	}
-	if n := messages(t, js, s.bucketStream()); n != 0 {
-		t.Errorf("the refused body left %d messages", n)
+	if n := chunks(t, s); n != 0 {
+		t.Errorf("the refused body left %d chunks", n)
 	}
 	if err := s.Discard(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
 	put(t, s, entry(seq))
+}
+
+// chunks are those of all objects in the bucket.
+func chunks(t *testing.T, s *Store) (n uint64) {
+	t.Helper()
+	bucket, err := s.js.Stream(t.Context(), s.bucketStream())
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := bucket.Info(t.Context(), jetstream.WithSubjectFilter(s.chunkSubject(">")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range info.State.Subjects {
+		n += c
+	}
+	return n
+}
+
+// A bucket had no room for a chunk of a body, but for its description, which stayed. The next try took the body for stored: the entry that it
+// stored had none, and the message was acknowledged.
+func TestPut_regressionABodyThatWasRefusedIsStoredByTheNextTry(t *testing.T) {
+	s, js := setup(t, Config{MaxBytes: 40 << 10}, natstest.WithConfig("max_payload: 64KB"))
+	e := entry(1)
+	e.Data = randomBytes(70 << 10)
+	if err := s.Put(t.Context(), "", e); !errors.Is(err, ErrFull) {
+		t.Fatalf("got %v, want ErrFull", err)
+	}
+	bucket, err := js.Stream(t.Context(), s.bucketStream())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("the refused body left %d messages", bucket.CachedInfo().State.Msgs)
+	cfg := bucket.CachedInfo().Config
+	cfg.MaxBytes = 1 << 20
+	if _, err := js.UpdateStream(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	put(t, s, e)
+	got, err := s.Get(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sameEntry(t, e, got)
+	if n := chunks(t, s); n != 2 {
+		t.Errorf("%d chunks, want 2", n)
+	}
 }
 
 func TestPut_dropOldest(t *testing.T) {
