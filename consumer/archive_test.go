@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/consumer/internal/engine"
 	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/internal/archive"
 	"github.com/relaymq/relay/internal/natstest"
@@ -114,8 +115,8 @@ func TestArchive_everyOutcomeIsFound(t *testing.T) {
 	if list, err := archive.Find(t.Context(), w.js, "relay", "ORDERS", 12, time.Now()); err != nil || len(list) != 1 {
 		t.Errorf("%+v, %v", list, err)
 	}
-	if n := r.archive.Stored(); n != 12 || r.archive.Dropped() != 0 {
-		t.Errorf("%d written, %d dropped", n, r.archive.Dropped())
+	if n := r.engine.Archive.Stored(); n != 12 || r.engine.Archive.Dropped() != 0 {
+		t.Errorf("%d written, %d dropped", n, r.engine.Archive.Dropped())
 	}
 }
 
@@ -147,7 +148,7 @@ func TestArchive_aDeniedStreamSlowsNothing(t *testing.T) {
 	if d := time.Since(began); d > 20*time.Second {
 		t.Errorf("the end took %v", d)
 	}
-	if s, d := r.archive.Stored(), r.archive.Dropped(); s != 0 || d != 500 {
+	if s, d := r.engine.Archive.Stored(), r.engine.Archive.Dropped(); s != 0 || d != 500 {
 		t.Errorf("%d written, %d dropped", s, d)
 	}
 }
@@ -164,13 +165,13 @@ func TestArchive_aServerThatIsKilled(t *testing.T) {
 	w.s.Restart()
 	w.eventually("all are handled", func() bool { return l.len() == 200 })
 	w.settled("ORDERS", "billing")
-	w.eventually("all are written", func() bool { return r.archive.Stored() >= 200 })
+	w.eventually("all are written", func() bool { return r.engine.Archive.Stored() >= 200 })
 	for _, seq := range []uint64{1, 100, 200} {
 		if list := w.found("ORDERS", seq, 1); list[0].Outcome != archive.Done {
 			t.Errorf("%+v", list)
 		}
 	}
-	if n := r.archive.Dropped(); n != 0 {
+	if n := r.engine.Archive.Dropped(); n != 0 {
 		t.Errorf("%d dropped", n)
 	}
 }
@@ -199,8 +200,8 @@ func TestArchive_aDeletedStreamIsMadeAgain(t *testing.T) {
 	if c := s.CachedInfo().Config; c.MaxAge != time.Hour || c.MaxBytes != 1<<20 || c.MaxMsgs != 10 || c.Compression != jetstream.S2Compression || c.Discard != jetstream.DiscardOld {
 		t.Errorf("%+v", c)
 	}
-	if r.archive.Dropped() != 0 {
-		t.Errorf("%d dropped", r.archive.Dropped())
+	if r.engine.Archive.Dropped() != 0 {
+		t.Errorf("%d dropped", r.engine.Archive.Dropped())
 	}
 	// An edit that would lose records is set back.
 	edited := s.CachedInfo().Config
@@ -217,7 +218,7 @@ func TestArchive_aDeletedStreamIsMadeAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r.upkeep.Compare(t.Context())
+	r.engine.Upkeep.Compare(t.Context())
 	if share := w.filling(r, "RELAY_ARCHIVE", "messages"); share != 1 || !tells(r, "stream RELAY_ARCHIVE", "archive.max_msgs", "the oldest records are removed") {
 		t.Errorf("full to %v; the status: %q", share, r.Status().Trouble)
 	}
@@ -230,11 +231,11 @@ func TestArchive_costs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.routes.all()[0].group.Close(context.Background())
-	if r.archive != nil || r.cfg.Archive.Results {
-		t.Errorf("off: %v, %+v", r.archive, r.cfg.Archive)
+	defer r.engine.Routes.All()[0].Group.Close(context.Background())
+	if r.engine.Archive != nil || r.engine.Config.Results {
+		t.Errorf("off: %v, %+v", r.engine.Archive, r.engine.Config.Archive)
 	}
-	for _, c := range ownStreams(r) {
+	for _, c := range engine.OwnStreams(r.engine) {
 		if strings.Contains(c.Name, "ARCHIVE") {
 			t.Errorf("off there is %s", c.Name)
 		}
@@ -243,13 +244,13 @@ func TestArchive_costs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer on.routes.all()[0].group.Close(context.Background())
-	s, rt := source.New(on.sources, "ORDERS", "d"), on.routes.all()[0]
-	m := new(message)
-	m.Source, m.Durable, m.Route, m.Path = s, &s.Durable, &rt.source, rt.path
+	defer on.engine.Routes.All()[0].Group.Close(context.Background())
+	s, rt := source.New(on.engine.Sources, "ORDERS", "d"), on.engine.Routes.All()[0]
+	m := new(engine.Message)
+	m.Source, m.Durable, m.Route, m.Path = s, &s.Durable, &rt.Source, rt.Path
 	m.Delivery = &ack.Delivery{Sequence: 7, Time: time.Now()}
-	m.toArchive(on.archive, supervise.Outcome{Action: supervise.AckMessage}) // the batch begins
-	if n := testing.AllocsPerRun(1000, func() { m.toArchive(on.archive, supervise.Outcome{Action: supervise.AckMessage}) }); n != 0 {
+	m.ToArchive(on.engine.Archive, supervise.Outcome{Action: supervise.AckMessage}) // the batch begins
+	if n := testing.AllocsPerRun(1000, func() { m.ToArchive(on.engine.Archive, supervise.Outcome{Action: supervise.AckMessage}) }); n != 0 {
 		t.Errorf("%v allocations for a record", n)
 	}
 }

@@ -42,7 +42,7 @@ func TestRelay_roomForWhatArrivesGrowsWithNeed(t *testing.T) {
 	})}
 	r, _ := w.start(Config{Logger: quiet}, fails)
 	room := func(due bool) (n int) {
-		for _, s := range r.running.Sources() {
+		for _, s := range r.engine.Running.Sources() {
 			if s.Due == due {
 				n = s.Pulls.Room()
 			}

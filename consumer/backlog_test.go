@@ -38,10 +38,10 @@ func TestMetrics_agesOfMessages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rt := r.routes.all()[0]
+	rt := r.engine.Routes.All()[0]
 	w.eventually("the oldest is found", func() bool {
 		_, _ = control.Ask(t.Context(), w.nc, "relay", control.StatusRequest{}) // has the server asked
-		at, known := rt.oldest()
+		at, known := rt.Oldest()
 		return known && at.Equal(stored.Time)
 	})
 	w.publish("orders.later", 1)
@@ -52,7 +52,7 @@ func TestMetrics_agesOfMessages(t *testing.T) {
 	}
 	w.eventually("the parked one is the oldest", func() bool {
 		_, _ = control.Ask(t.Context(), w.nc, "relay", control.StatusRequest{})
-		at, known := rt.oldest()
+		at, known := rt.Oldest()
 		return known && at.Equal(parked.Time)
 	})
 	reg := prometheus.NewPedanticRegistry()

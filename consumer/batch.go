@@ -135,7 +135,7 @@ func (b *batcher) Handle(ctx context.Context, m *Msg) error {
 	case *batches.HungError:
 		return FailRoute(err)
 	case *batches.AloneError:
-		return &verdictError{Verdict{Kind: VerdictSnooze, Delay: err.Delay, Err: err.Err}}
+		return carry(supervise.Verdict{Kind: supervise.Snooze, Delay: err.Delay, Err: err.Err})
 	default:
 		return err
 	}
@@ -143,7 +143,7 @@ func (b *batcher) Handle(ctx context.Context, m *Msg) error {
 
 // meaningOf is what the verdict of a batch, or of a message that ran alone, is for the others.
 func meaningOf(err error) batches.Meaning {
-	switch v, _ := verdictOf(err); {
+	switch v, _ := usercode.VerdictOf(err); {
 	case v.Kind == supervise.Ack, v.Kind == supervise.Drop:
 		return batches.Done
 	case v.FailRoute, v.NotStarted, v.Pause, v.Kind == supervise.Snooze:

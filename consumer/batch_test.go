@@ -172,7 +172,7 @@ func TestBatch_regressionAsksLast(t *testing.T) {
 		return nil, nil
 	}), Batch: &Batch{Size: 10, Wait: 2 * time.Second}})
 	r, _ := w.start(Config{}, rt)
-	r.line.SetGrace(0, time.Second)
+	r.engine.Line.SetGrace(0, time.Second)
 	stays := w.caller(sayYes)
 	var gone atomic.Bool
 	goes := w.caller(func(q *nats.Msg) {

@@ -68,12 +68,12 @@ func TestStrays_regressionABodylessMessageThatIsRemovedIsLetGo(t *testing.T) {
 	r, _ := w.start(Config{Logger: quiet}, Route{Name: "billing", Subjects: []string{"orders.>"}, Handler: HandlerFunc(func(context.Context, *Msg) error {
 		return errors.New("started without a body")
 	})})
-	s := r.running.Sources()[0]
+	s := r.engine.Running.Sources()[0]
 	s.Pulls.Arrived() <- &nats.Msg{
 		Subject: "orders.x", Header: nats.Header{"Nats-Msg-Size": {"5"}},
 		Reply: fmt.Sprintf("$JS.ACK.ORDERS.billing.1.1000.1.%d.0", time.Now().UnixNano()),
 	}
-	w.eventually("it is let go", func() bool { return r.routes.all()[0].count.Settled[supervise.LetGo].Load() == 1 })
+	w.eventually("it is let go", func() bool { return r.engine.Routes.All()[0].Count.Settled[supervise.LetGo].Load() == 1 })
 }
 
 // A replay whose headers do not name a body was looked up each second, for ever.

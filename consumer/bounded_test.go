@@ -45,7 +45,7 @@ func TestStrays_regressionNothingIsGivenBackToADurableWithABoundOfDeliveries(t *
 			w.eventually("it is said", func() bool { return r.Ready() != nil })
 			stopped := make(chan error, 1)
 			go func() { stopped <- stop() }()
-			w.eventually("relay drains", func() bool { return r.running.Sources()[0].Pulls.IsDraining() })
+			w.eventually("relay drains", func() bool { return r.engine.Running.Sources()[0].Pulls.IsDraining() })
 			close(fail)
 			if err := <-stopped; err != nil {
 				t.Error(err)
@@ -86,7 +86,7 @@ func TestStrays_regressionAFailureIsHeldWhileADurableIsBoundedAndNothingCanBePar
 	w.eventually("it is said", func() bool { return r.Ready() != nil })
 	accept := w.refuses("RELAY_RETRY")
 	close(fail)
-	held := r.routes.all()[0].path.Held
+	held := r.engine.Routes.All()[0].Path.Held
 	w.eventually("they are held", func() bool { return held() == 3 })
 	accept()
 	w.eventually("they are handled from the retry stream", func() bool { return handled.Load() == 3 })

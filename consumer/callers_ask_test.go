@@ -13,13 +13,14 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/relaymq/relay/consumer/internal/caller"
+	"github.com/relaymq/relay/consumer/internal/engine"
 	"github.com/relaymq/relay/supervisor"
 )
 
 // bystanders is a route on which messages come whose callers never answer, and others that ask for nothing.
 type bystanders struct {
 	w     *world
-	rt    *route
+	rt    *engine.Route
 	mutes *asker
 	mu    sync.Mutex
 	asked map[string]int // questions, by message
@@ -42,7 +43,7 @@ func (w *world) bystanders(rt Route) *bystanders {
 		return nil
 	})
 	r, _ := w.start(Config{Logger: quiet}, rt)
-	b.rt = r.routes.all()[0]
+	b.rt = r.engine.Routes.All()[0]
 	b.mutes = w.caller(func(q *nats.Msg) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -154,7 +155,7 @@ func TestCallers_moreMutesThanMayWait(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w.eventually("there is no room for some", func() bool { return b.rt.count.Answers[caller.CountedAgain].Load() > 0 })
+	w.eventually("there is no room for some", func() bool { return b.rt.Count.Answers[caller.CountedAgain].Load() > 0 })
 	for i := range 5 {
 		if err := w.nc.Publish(fmt.Sprintf("orders.well.%d", i), []byte(strconv.FormatInt(time.Now().UnixNano(), 10))); err != nil {
 			t.Fatal(err)
@@ -165,7 +166,7 @@ func TestCallers_moreMutesThanMayWait(t *testing.T) {
 		defer b.mu.Unlock()
 		return len(b.waits) == 5
 	})
-	if n := b.rt.callers.gates.Asking(); n == 0 || n > caller.MaxWaitingBytes/(900<<10) {
+	if n := b.rt.Callers.Gates.Asking(); n == 0 || n > caller.MaxWaitingBytes/(900<<10) {
 		t.Errorf("%d wait", n)
 	}
 }
@@ -175,7 +176,7 @@ func TestCallers_regressionMoreAbsentThanMayWait(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	r, _ := w.start(Config{}, permitted(Route{Concurrency: 2, Handler: HandlerFunc(func(context.Context, *Msg) error { return nil })}))
-	r.line.SetGrace(0, time.Hour)
+	r.engine.Line.SetGrace(0, time.Hour)
 	inbox := nats.NewInbox()
 	for i := range 30 {
 		m := &nats.Msg{Subject: fmt.Sprintf("orders.gone.%d", i), Data: make([]byte, 900<<10), Header: nats.Header{"Relay-Interest": {inbox}}}
@@ -192,7 +193,7 @@ func TestCallers_regressionMoreAbsentThanMayWait(t *testing.T) {
 			t.Errorf("%v", m.Header)
 		}
 	}
-	if n := r.routes.all()[0].callers.gates.Asking(); n == 0 {
+	if n := r.engine.Routes.All()[0].Callers.Gates.Asking(); n == 0 {
 		t.Error("nobody waits")
 	}
 }
@@ -285,8 +286,8 @@ func TestCallers_anOldYes(t *testing.T) {
 		}
 		return nil
 	})}))
-	r.line.SetGrace(0, time.Second)
-	count := r.routes.all()[0].count
+	r.engine.Line.SetGrace(0, time.Second)
+	count := r.engine.Routes.All()[0].Count
 	var later atomic.Bool // the slot was busy, and is free again
 	questions := make(chan *nats.Msg, 3)
 	ask := func(then func(*nats.Msg)) *asker {

@@ -124,7 +124,7 @@ func TestCallers_theResultComesBack(t *testing.T) {
 	if n := a.asked.Load(); n != 3 {
 		t.Errorf("asked %d times, want once before each attempt", n)
 	}
-	if c := r.routes.all()[0].count; c.Answers[caller.CountedYes].Load() != 3 || c.Replies[0].Load() != 1 {
+	if c := r.engine.Routes.All()[0].Count; c.Answers[caller.CountedYes].Load() != 3 || c.Replies[0].Load() != 1 {
 		t.Errorf("counted %d questions, %d replies", c.Answers[caller.CountedYes].Load(), c.Replies[0].Load())
 	}
 }
@@ -194,7 +194,7 @@ func TestCallers_deadline(t *testing.T) {
 			a.publish("orders.5", "", nats.Header{"Relay-Deadline": {time.Now().Add(time.Hour).Format(time.RFC3339Nano)}, "Relay-Expires-In": {"1h"}})
 			a.reply("done")
 			w.settled("ORDERS", "billing")
-			if n := r.routes.all()[0].count.Expired.Load(); n != 4 {
+			if n := r.engine.Routes.All()[0].Count.Expired.Load(); n != 4 {
 				t.Errorf("counted %d", n)
 			}
 			want := 0
@@ -234,8 +234,8 @@ func TestCallers_regressionAnExpiredMessageDoesNotBlockItsKey(t *testing.T) {
 	r, _ := w.start(Config{}, permitted(Route{
 		Order: supervisor.OrderKey, Handler: HandlerFunc(func(context.Context, *Msg) error { return nil }),
 	}))
-	rt := r.routes.all()[0]
-	rt.group.Expect(rt.keyOf("orders.eu"), 1)
+	rt := r.engine.Routes.All()[0]
+	rt.Group.Expect(rt.KeyOf("orders.eu"), 1)
 	a := w.caller(nil)
 	a.publish("orders.eu", "", nats.Header{"Relay-Expires-In": {"0s"}})
 	a.reply("expired")
@@ -251,11 +251,11 @@ func TestCallers_forgottenBeforeTheStart(t *testing.T) {
 	r, _ := w.start(Config{}, permitted(Route{
 		Handler: HandlerFunc(func(_ context.Context, m *Msg) error { l.note(m); return nil }),
 	}))
-	r.line.SetGrace(0, time.Second)
+	r.engine.Line.SetGrace(0, time.Second)
 	a := w.caller(sayNo)
 	a.publish("orders.no", "", nil)
 	a.reply("forgotten")
-	c := r.routes.all()[0].count
+	c := r.engine.Routes.All()[0].Count
 	a.publish("orders.gone", "", nats.Header{"relay-interest": {nats.NewInbox()}}) // young: it is asked twice
 	a.reply("forgotten")
 	if again, nobody := c.Answers[caller.CountedAgain].Load(), c.Answers[caller.CountedNobody].Load(); again == 0 || nobody != 1 {
@@ -284,7 +284,7 @@ func TestCallers_unknown(t *testing.T) {
 			a := w.caller(func(*nats.Msg) {})
 			a.publish("orders.1", "", nil)
 			a.reply(want)
-			if n := r.routes.all()[0].count.Answers[caller.CountedUnknown].Load(); n != 1 {
+			if n := r.engine.Routes.All()[0].Count.Answers[caller.CountedUnknown].Load(); n != 1 {
 				t.Errorf("counted %d", n)
 			}
 		})
@@ -321,7 +321,7 @@ func TestCallers_forgottenWhileItRuns(t *testing.T) {
 	}
 	a.reply("forgotten")
 	w.settled("ORDERS", "billing")
-	if c := r.routes.all()[0].count; c.Forgotten.Load() != 1 || c.Naked.Load()+c.Kept.Load() != 0 {
+	if c := r.engine.Routes.All()[0].Count; c.Forgotten.Load() != 1 || c.Naked.Load()+c.Kept.Load() != 0 {
 		t.Errorf("forgotten %d, retried %d", c.Forgotten.Load(), c.Naked.Load()+c.Kept.Load())
 	}
 }
@@ -343,7 +343,7 @@ func TestCallers_questionsLeaveSlots(t *testing.T) {
 		a.publish(fmt.Sprintf("orders.well.%d", i), "", nil)
 		a.reply("done")
 	}
-	if s := r.routes.all()[0].callersStatus(); s.Asking != 12 || s.Again != 0 || silent.asked.Load() != 12 {
+	if s := r.engine.Routes.All()[0].CallersStatus(); s.Asking != 12 || s.Again != 0 || silent.asked.Load() != 12 {
 		t.Errorf("%+v, asked %d times", s, silent.asked.Load())
 	}
 }
@@ -356,7 +356,7 @@ func TestCallers_absenceAfterAReconnect(t *testing.T) {
 	inbox := nats.NewInbox()
 	a := w.caller(nil)
 	a.publish("orders.1", "", nats.Header{"Relay-Interest": {inbox}, "Relay-Deadline": {}})
-	c := r.routes.all()[0].count
+	c := r.engine.Routes.All()[0].Count
 	w.eventually("it was asked for in vain", func() bool { return c.Answers[caller.CountedAgain].Load() >= 2 })
 	sub, err := a.nc.Subscribe(inbox, sayYes)
 	if err != nil {
@@ -400,7 +400,7 @@ func TestCallers_hostileHeaders(t *testing.T) {
 	a.publish("orders.last", "", nil)
 	a.reply("done")
 	w.settled("ORDERS", "billing")
-	c := r.routes.all()[0].count
+	c := r.engine.Routes.All()[0].Count
 	if got := c.Refused.Load(); got != n || c.Settled[2].Load() != n+1 {
 		t.Errorf("refused %d, acked %d, want %d and one more", got, c.Settled[2].Load(), n)
 	}
@@ -434,7 +434,7 @@ func TestCallers_parked(t *testing.T) {
 	if got := a.reply("done"); string(got.Data) != "the body" || got.Header.Get("Relay-Attempts") != "2" {
 		t.Errorf("%q %v", got.Data, got.Header)
 	}
-	if n := r.routes.all()[0].count.Parked.Load(); n != 1 {
+	if n := r.engine.Routes.All()[0].Count.Parked.Load(); n != 1 {
 		t.Errorf("parked %d times", n)
 	}
 }
@@ -459,13 +459,13 @@ func TestCallers_forgottenIsNoVerdict(t *testing.T) {
 					return nil
 				}),
 			}))
-			rt := r.routes.all()[0]
+			rt := r.engine.Routes.All()[0]
 			wanted, unwanted := w.caller(sayYes), w.caller(sayNo)
 			if order == supervisor.OrderKey {
 				unwanted.publish("orders.0", "unwanted", nil)
 			}
 			wanted.publish("orders.1", "wanted", nil)
-			w.eventually("the key waits", func() bool { return rt.count.Moves[supervise.Waiting].Load() > 0 })
+			w.eventually("the key waits", func() bool { return rt.Count.Moves[supervise.Waiting].Load() > 0 })
 			if order == supervisor.OrderNone {
 				for i := range 5 {
 					unwanted.publish(fmt.Sprintf("orders.%d", i+2), "unwanted", nil)
@@ -473,7 +473,7 @@ func TestCallers_forgottenIsNoVerdict(t *testing.T) {
 				for range 5 {
 					unwanted.reply("forgotten")
 				}
-				if n := rt.count.Moves[supervise.Flowing].Load(); n > 0 {
+				if n := rt.Count.Moves[supervise.Flowing].Load(); n > 0 {
 					t.Errorf("what was never started ended the outage %d times", n)
 				}
 			} else {
@@ -493,7 +493,7 @@ func TestCallers_regressionWhoIsAwayKeepsNoRoom(t *testing.T) {
 	rt := permitted(Route{AckWait: 10 * time.Minute, Handler: HandlerFunc(func(context.Context, *Msg) error { return nil })})
 	rt.Stash.Bytes = 1 << 20
 	r, _ := w.start(Config{Drain: 100 * time.Millisecond}, rt)
-	r.line.SetGrace(time.Hour, time.Hour)
+	r.engine.Line.SetGrace(time.Hour, time.Hour)
 	inbox := nats.NewInbox()
 	for i := range 80 {
 		m := &nats.Msg{Subject: fmt.Sprintf("orders.away.%d", i), Data: make([]byte, 900<<10), Header: nats.Header{"Relay-Reply-To": {inbox}}}
@@ -504,9 +504,9 @@ func TestCallers_regressionWhoIsAwayKeepsNoRoom(t *testing.T) {
 	a := w.caller(sayYes)
 	a.publish("orders.well", "", nil)
 	a.reply("done")
-	c := &r.routes.all()[0].callers
-	w.eventually("few are held", func() bool { return c.holding.Bytes() <= 4<<20 })
-	if n := c.holding.Telling(); n < 10 { // those that were given up for others had their tries
+	c := &r.engine.Routes.All()[0].Callers
+	w.eventually("few are held", func() bool { return c.Holding.Bytes() <= 4<<20 })
+	if n := c.Holding.Telling(); n < 10 { // those that were given up for others had their tries
 		t.Errorf("%d outcomes are being told", n)
 	}
 }

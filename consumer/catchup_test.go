@@ -130,7 +130,7 @@ func TestCatchUp_regressionWhatTheDurableHasPassedComesToTheRoute(t *testing.T) 
 					}
 					w.eventually("all are handled", func() bool { return h.count(to) >= want && (more || h.count("a") == 15) })
 					w.eventually("it is over", func() bool {
-						record, err := catchup.NewBook(r.stores.Ledgers).Get(t.Context(), "JOBS", "shared")
+						record, err := catchup.NewBook(r.engine.Stores.Ledgers).Get(t.Context(), "JOBS", "shared")
 						return err == nil && record.IsOver() && w.info("JOBS", "shared").NumAckPending == 0
 					})
 					if list := h.wrong(); h.count(to) != want || len(list) > 0 {
@@ -142,7 +142,7 @@ func TestCatchUp_regressionWhatTheDurableHasPassedComesToTheRoute(t *testing.T) 
 						}
 					}
 					w.eventually("the ledger is balanced", func() bool {
-						a := audit.Auditor{JS: w.js, API: "$JS.API.", Service: "relay", Retry: "RELAY_RETRY", Book: r.stores.Ledgers}
+						a := audit.Auditor{JS: w.js, API: "$JS.API.", Service: "relay", Retry: "RELAY_RETRY", Book: r.engine.Stores.Ledgers}
 						b, err := a.Audit(t.Context(), "JOBS", "shared", audit.AllRoutes, 0)
 						return err == nil && b.Verdict == audit.Balanced
 					})
@@ -335,11 +335,11 @@ func TestCatchUp_randomOrder(t *testing.T) {
 			}
 			w.eventually("all are handled", func() bool { return h.count("a") >= wantA && h.count("b") >= wantB })
 			w.eventually("it is over", func() bool {
-				record, err := catchup.NewBook(r.stores.Ledgers).Get(t.Context(), "JOBS", "shared")
+				record, err := catchup.NewBook(r.engine.Stores.Ledgers).Get(t.Context(), "JOBS", "shared")
 				return err == nil && record.IsOver() && w.info("JOBS", "shared").NumAckPending == 0
 			})
 			w.eventually("the ledger is balanced", func() bool {
-				a := audit.Auditor{JS: w.js, API: "$JS.API.", Service: "relay", Retry: "RELAY_RETRY", Book: r.stores.Ledgers}
+				a := audit.Auditor{JS: w.js, API: "$JS.API.", Service: "relay", Retry: "RELAY_RETRY", Book: r.engine.Stores.Ledgers}
 				b, err := a.Audit(t.Context(), "JOBS", "shared", audit.AllRoutes, 0)
 				return err == nil && b.Verdict == audit.Balanced
 			})
@@ -388,7 +388,7 @@ func TestCatchUp_anEndInBetween(t *testing.T) {
 				t.Fatal(err)
 			}
 			info := w.info("JOBS", "shared")
-			_, err := catchup.NewBook(r.stores.Ledgers).Change(t.Context(), "JOBS", "shared", func(*catchup.Record) (*catchup.Record, error) {
+			_, err := catchup.NewBook(r.engine.Stores.Ledgers).Change(t.Context(), "JOBS", "shared", func(*catchup.Record) (*catchup.Record, error) {
 				record := &catchup.Record{Created: info.Created, Changing: catchup.Claim{By: "gone", Until: time.Now().Add(time.Second)}}
 				record.Begin(catchup.Range{Pattern: "jobs.b", Except: []string{}, Held: 20, Began: time.Now()})
 				return record, nil
@@ -410,7 +410,7 @@ func TestCatchUp_anEndInBetween(t *testing.T) {
 			r, _ = w.start(Config{Logger: quiet}, a, b)
 			w.eventually("all are handled", func() bool { return h.count("b") >= 20 })
 			w.eventually("it is over", func() bool {
-				record, err := catchup.NewBook(r.stores.Ledgers).Get(t.Context(), "JOBS", "shared")
+				record, err := catchup.NewBook(r.engine.Stores.Ledgers).Get(t.Context(), "JOBS", "shared")
 				return err == nil && record.IsOver()
 			})
 			if list := h.wrong(); len(list) > 0 || h.count("a") != 20 || h.count("b") != 20 {

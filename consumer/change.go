@@ -3,19 +3,10 @@ package consumer
 import (
 	"context"
 
-	"github.com/relaymq/relay/consumer/internal/generations"
-	"github.com/relaymq/relay/consumer/internal/reload"
+	"github.com/relaymq/relay/consumer/internal/engine"
 	"github.com/relaymq/relay/consumer/internal/roster"
 	"github.com/relaymq/relay/internal/control"
-	"github.com/relaymq/relay/internal/transient"
 )
-
-// How routes change while relay runs. A change is checked in full first: the routes by themselves and with those that stay, their
-// handlers, their streams and durables on the server, what may be done to them. Until then nothing has changed. Then it is
-// made, and from there on nothing can fail that does not pass by itself. Handlers in flight are not waited for before, nor are
-// routes that do not change.
-//
-// A unit is what begins and ends (unit.go): routes that share a durable begin and end together.
 
 // ErrNotRunning says that routes cannot change now: Run has not started them yet, or is ending.
 var ErrNotRunning = roster.ErrNotRunning
@@ -34,20 +25,18 @@ type Change struct {
 	// DeliverAgain permits making a durable that, with start: all, delivers messages that were handled before, for example after a route
 	// was renamed. Without it such a change is refused.
 	DeliverAgain bool
-	anew         bool // nothing is changed in place
 }
 
-func (c Change) byName() reload.Change {
-	return reload.Change{Add: namesOf(c.Add), Update: namesOf(c.Update), Remove: c.Remove}
-}
-
-func (c Change) names() []string { return c.byName().Names() }
-
-func namesOf(routes []Route) (list []string) {
-	for _, rt := range routes {
-		list = append(list, rt.Name)
+// inside is the change as the engine makes it. Routes with faults are in it too.
+func (r *Relay) inside(c Change) engine.Change {
+	in := engine.Change{Remove: c.Remove, Limits: c.Limits, DeliverAgain: c.DeliverAgain}
+	for _, rt := range c.Add {
+		in.Add = append(in.Add, rt.spec(r.use))
 	}
-	return list
+	for _, rt := range c.Update {
+		in.Update = append(in.Update, rt.spec(r.use))
+	}
+	return in
 }
 
 // Changed is what became of a [Change].
@@ -102,79 +91,22 @@ func (r *Relay) Remove(ctx context.Context, name string) (Removed, error) {
 }
 
 // Check tells what is wrong with a change, and changes nothing. It is what [Relay.Change] does first.
-func (r *Relay) Check(ctx context.Context, c Change) error {
-	leave, err := r.enterChange(ctx)
-	if err != nil {
-		return err
-	}
-	defer leave()
-	is, err := r.divided.expand(ctx, c, generations.CheckOnly)
-	if err != nil {
-		return err
-	}
-	p, err := is.Change.check(ctx, r)
-	if err == nil {
-		p.discard()
-	}
-	return err
-}
+func (r *Relay) Check(ctx context.Context, c Change) error { return r.engine.Check(ctx, r.inside(c)) }
 
 // Change changes routes. An error means that nothing has changed: one that is [ErrNotRunning], or *[SetupError]s joined. Until
 // it is made, ctx bounds the change. Then routes that end drain as relay does at its end, at most for [Config.Drain], and
 // those that begin wait for those that they replace. Change returns when that is done and the durables of the routes that began are open, or
 // were tried once. It is safe for concurrent use; changes are made one after the other.
-func (r *Relay) Change(ctx context.Context, c Change) (changed Changed, err error) {
-	defer func() { err = transient.Plain(err) }()
-	leave, err := r.enterChange(ctx)
+func (r *Relay) Change(ctx context.Context, c Change) (Changed, error) {
+	did, err := r.engine.Change(ctx, r.inside(c))
 	if err != nil {
 		return Changed{}, err
 	}
-	defer leave()
-	is, err := r.divided.expand(ctx, c, generations.MakeWanted)
-	if err != nil {
-		return Changed{}, err
+	done := Changed{
+		Added: did.Added, Updated: did.Updated, Live: did.Live, Restarted: did.Restarted, Waiting: did.Waiting, Interrupted: did.Interrupted,
 	}
-	p, err := is.Change.check(ctx, r)
-	if err != nil {
-		return Changed{}, err
+	for _, left := range did.Removed {
+		done.Removed = append(done.Removed, Removed(left))
 	}
-	if err := p.prepareAll(ctx); err != nil {
-		return Changed{}, err
-	}
-	if !p.commit() {
-		p.undo(ctx)
-		return Changed{}, ErrNotRunning
-	}
-	done := p.run()
-	r.divided.made(is)
-	return done.outward(c, is), nil
-}
-
-// enterChange waits for the change before this one.
-func (r *Relay) enterChange(ctx context.Context) (leave func(), err error) {
-	if !r.phases.serving.Load() {
-		return nil, ErrNotRunning
-	}
-	return r.running.Enter(ctx, r.phases.ends)
-}
-
-// enter has the parts that all routes share know of a route.
-func (r *Relay) enter(rt *route) {
-	r.routes.metrics.Enter(rt.name(), &rt.count.RouteCount)
-	rt.cfg.enterLimits(r.limits)
-	r.link.Cover(rt.cfg.AckWait)
-	if rt.cfg.handlesEvents(r.cfg.Service) {
-		r.events.Mute(rt.cfg.Name)
-	} else {
-		r.events.Unmute(rt.cfg.Name)
-	}
-	if rt.cfg.Leased() {
-		r.membership.Need()
-	}
-	if rt.guarded {
-		if l := r.stores.Lives.Load(); l != nil {
-			l.Cover(rt.cfg.AckWait)
-		}
-		r.solo.Add(rt.group)
-	}
+	return done, nil
 }

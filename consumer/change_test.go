@@ -164,7 +164,7 @@ func TestChange_refused(t *testing.T) {
 			t.Errorf("%s: Check finds nothing", want)
 		}
 	}
-	if all := r.routes.all(); len(all) != 1 {
+	if all := r.engine.Routes.All(); len(all) != 1 {
 		t.Errorf("%d routes", len(all))
 	}
 	for _, durable := range []string{"good", "b"} {
@@ -270,13 +270,13 @@ func TestChange_orderHoldsAndDrainEnds(t *testing.T) {
 	if _, err := bucket.Give(t.Context(), orders.Order{Route: "slow", State: orders.Paused, Why: "maintenance"}); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("it is paused", func() bool { return r.routes.all()[0].group.Status().Paused })
+	w.eventually("it is paused", func() bool { return r.engine.Routes.All()[0].Group.Status().Paused })
 	route.Handler = slow
 	done, err := r.Update(t.Context(), route)
 	if err != nil || done.Interrupted != 1 || cancelled.Load() != 1 {
 		t.Fatalf("%+v, %d cancelled, %v", done, cancelled.Load(), err)
 	}
-	if !r.routes.all()[0].group.Status().Paused {
+	if !r.engine.Routes.All()[0].Group.Status().Paused {
 		t.Error("it is not paused any more")
 	}
 	w.publish("orders.other", 1)
@@ -300,7 +300,7 @@ func TestChange_regressionWhatASuspendedKeySentAwayComesToTheSuccessor(t *testin
 	l := newLedger()
 	route := countingRoute(l)
 	r, _ := w.start(Config{}, route)
-	away := func() int { return r.routes.all()[0].group.Status().Aside }
+	away := func() int { return r.engine.Routes.All()[0].Group.Status().Aside }
 	w.order(orders.Order{Route: "billing", Key: []byte("orders.us"), State: orders.Paused}, r)
 	w.publish("orders.us", 5)
 	w.eventually("they are sent away", func() bool { return away() == 5 })
@@ -327,7 +327,7 @@ func TestChange_regressionWhatIsSettledAfterwardsIsCounted(t *testing.T) {
 	})}
 	r, _ := w.start(Config{Logger: quiet}, route)
 	count := func() (dead, parked int) {
-		c := r.routes.all()[0].count
+		c := r.engine.Routes.All()[0].Count
 		return int(c.Stored()), int(c.Parked.Load())
 	}
 	for n := 1; n <= 2; n++ {
@@ -363,7 +363,7 @@ func TestChange_whileRelayEnds(t *testing.T) {
 		_, err := r.Update(context.Background(), route)
 		changed <- err
 	}()
-	w.eventually("the route waits for its former self", func() bool { s, _, _, _ := r.routes.all()[0].standstill.starting(); return s == "starting" })
+	w.eventually("the route waits for its former self", func() bool { s, _, _, _ := r.engine.Routes.All()[0].Standstill.Starting(); return s == "starting" })
 	ended := make(chan error, 1)
 	go func() { ended <- stop() }()
 	w.eventually("relay drains", func() bool { return r.Ready() != nil && strings.Contains(r.Ready().Error(), "draining") })

@@ -61,12 +61,12 @@ func TestRelay_regressionTheOldDurableOfARouteWithOneInstanceIsNamedOnce(t *test
 	}
 	w.publish("orders.a", 3)
 	r, _ := w.start(Config{Logger: quiet}, one("next", "a", "orders.a"), one("b", "b", "orders.b"))
-	r.orphans.Find(t.Context()) // perhaps before it has a claim
+	r.engine.Orphans.Find(t.Context()) // perhaps before it has a claim
 	if n := strings.Count(strings.Join(r.Status().Trouble, "\n"), "durable old on stream ORDERS of route a: 3 messages wait"); n != 1 {
 		t.Errorf("named %d times: %v", n, r.Status().Trouble)
 	}
-	w.eventually("both are handled", func() bool { return len(r.running.Sources()) >= 4 })
-	r.orphans.Find(t.Context())
+	w.eventually("both are handled", func() bool { return len(r.engine.Running.Sources()) >= 4 })
+	r.engine.Orphans.Find(t.Context())
 	if n := strings.Count(strings.Join(r.Status().Trouble, "\n"), "durable old on stream ORDERS of route a: 3 messages wait"); n != 1 {
 		t.Errorf("later named %d times: %v", n, r.Status().Trouble)
 	}
@@ -102,7 +102,7 @@ func TestChange_regressionWhatTheChangeBeforeMadeCounts(t *testing.T) {
 		return r
 	}
 	r, _ := w.start(Config{Logger: quiet}, route("x", "jobs.a"))
-	if _, _, err := r.listings.Of(t.Context(), w.streamNamed("JOBS")); err != nil {
+	if _, _, err := r.engine.Listings.Of(t.Context(), w.streamNamed("JOBS")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.Change(t.Context(), Change{Update: []Route{route("x", "jobs.a", "jobs.b")}}); err != nil {
@@ -133,7 +133,7 @@ func TestAgain_regressionWhatWasHandedOverCounts(t *testing.T) {
 	if _, err := r.Change(t.Context(), Change{Add: []Route{h.route("b", all, "orders.b")}}); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("they are handed over", func() bool { return h.count("b") == 3 && r.routes.all()[1].catchUp() == nil })
+	w.eventually("they are handed over", func() bool { return h.count("b") == 3 && r.engine.Routes.All()[1].CatchUp() == nil })
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +201,7 @@ func TestStrays_regressionWhatAnotherDurableDeliversIsNotKept(t *testing.T) {
 		t.Errorf("%d are kept", n)
 	}
 	w.eventually("the ledger is balanced", func() bool {
-		a := audit.Auditor{JS: w.js, API: "$JS.API.", Service: "relay", Retry: "RELAY_RETRY", Book: r.stores.Ledgers}
+		a := audit.Auditor{JS: w.js, API: "$JS.API.", Service: "relay", Retry: "RELAY_RETRY", Book: r.engine.Stores.Ledgers}
 		b, err := a.Audit(t.Context(), "ORDERS", "shared", audit.AllRoutes, 0)
 		if err == nil && b.Verdict != audit.Balanced {
 			t.Logf("%+v", b)

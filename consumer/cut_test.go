@@ -137,7 +137,7 @@ func TestChange_regressionTheConnectionIsAway(t *testing.T) {
 	r := w.startAt(proxy.URL(), rt)
 	proxy.Stall()
 	proxy.Cut()
-	w.eventually("the connection is away", func() bool { return !r.nc.IsConnected() })
+	w.eventually("the connection is away", func() bool { return !r.engine.Conn.IsConnected() })
 	rt.Instances = InstancesOne
 	_, err := r.Change(t.Context(), Change{Update: []Route{rt}})
 	if err == nil || !strings.Contains(err.Error(), "the connection to NATS is away") || strings.Contains(err.Error(), "buffer") {

@@ -30,10 +30,10 @@ func TestRelay_storedDeadLettersAreCountedAfterARestart(t *testing.T) {
 	}
 	r, _ := w.start(Config{}, Route{Name: "orders", Subjects: []string{"orders.>"}, Start: Start{Policy: "all"}, Handler: HandlerFunc(func(context.Context, *Msg) error { return nil })})
 	w.eventually("the dead letters are counted", func() bool {
-		n, known := r.upkeep.Dead("orders")
+		n, known := r.engine.Upkeep.Dead("orders")
 		return known && n == 5
 	})
-	if n, _ := r.upkeep.Dead("other"); n != 0 {
+	if n, _ := r.engine.Upkeep.Dead("other"); n != 0 {
 		t.Errorf("%d of a route that this relay does not have", n)
 	}
 }

@@ -95,7 +95,7 @@ func TestRelay_regressionInFlightOfADeadInstanceComesSoon(t *testing.T) {
 	w.eventually("they failed", func() bool { mu.Lock(); defer mu.Unlock(); return len(starts) == 30 })
 	w.eventually("they are given back, and not in the hand of whoever is killed", func() bool {
 		return !slices.ContainsFunc(relays, func(r *Relay) bool {
-			return slices.ContainsFunc(r.running.Sources(), func(s *source.Source) bool { st := s.Session.Stats(); return st.Live > 0 || st.Unconfirmed > 0 })
+			return slices.ContainsFunc(r.engine.Running.Sources(), func(s *source.Source) bool { st := s.Session.Stats(); return st.Live > 0 || st.Unconfirmed > 0 })
 		})
 	})
 	publish("orders.slow", 30)

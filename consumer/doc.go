@@ -1,13 +1,13 @@
-// Package consumer runs routes: it makes the durables, pulls their messages, and gives each to its handler under
-// supervision. It is also the Go API of relay: [New] and [Relay.Run] are all that a program needs to embed it.
+// Package consumer is the Go API of relay: [New] and [Relay.Run] are all that a program needs to embed it. It has what routes are, what handlers are and
+// what they may say. What runs the routes is in internal/engine.
 //
 // # The way of a message
 //
 //	source (internal/source)  one per durable: asks for as many messages as its routes have room for
 //	  └ ack.Session           the delivery and its lease
 //	  └ admit                 what is known of it: the attempts of a redelivery, the origin of a due one
-//	route (route_run.go)      one per route: a supervisor.Group
-//	  └ message               Enter (enter.go): it goes to its group. Do (message.go): the handler
+//	route (internal/engine)   one per route: a supervisor.Group
+//	  └ message               Enter: it goes to its group. Do: the handler
 //	  └ settle.Path           ack, NAK, or the slow path, on the route's own pool: record and NAK, park, or dead letter and ack
 //
 // Each route pulls from two durables: its own on its stream, perhaps shared with other routes, and one on the retry

@@ -54,7 +54,7 @@ func TestRelay_regressionInFlightOfAnEarlierVersionIsLeftAlone(t *testing.T) {
 		held = <-got
 		return held != nil
 	})
-	dies.nc.Close() // all that the server sees of a kill
+	dies.engine.Conn.Close() // all that the server sees of a kill
 	w.eventually("the others have looked", func() bool {
 		return log.count("are redelivered now")+log.count("instance old runs an earlier version") > 0
 	})

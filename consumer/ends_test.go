@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/relaymq/relay/consumer/internal/engine"
 	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/internal/dlq"
 )
@@ -55,7 +56,7 @@ func TestRun_regressionADrainEndsAlthoughAVerdictOfAReplayCannotBeWritten(t *tes
 		Name: "billing", Subjects: []string{"orders.>"}, Handler: HandlerFunc(func(context.Context, *Msg) error { return nil }),
 	})
 	w.s.Stop()
-	r.replayed.Add("01JOB", dlq.Verdict{Message: "ORDERS-1-1-r1", OK: true})
+	r.engine.Replayed.Add("01JOB", dlq.Verdict{Message: "ORDERS-1-1-r1", OK: true})
 	began := time.Now()
 	if err := stop(); err != nil {
 		t.Errorf("Run returned %v", err)
@@ -90,7 +91,7 @@ func TestRun_regressionStatusBesideItsBeginIsNoDataRace(t *testing.T) {
 
 // A durable that was made anew as the drain began was pulled from for as long as the drain lasted.
 func TestRelay_regressionNoSourceTakesOverDuringADrain(t *testing.T) {
-	r, u := newRunning(), new(unit)
+	r, u := engine.NewRunning(), new(engine.Unit)
 	old, next := new(source.Source), new(source.Source)
 	old.Join(u)
 	next.Join(u)

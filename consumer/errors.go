@@ -1,28 +1,16 @@
 package consumer
 
-import (
-	"errors"
-	"fmt"
-)
+import "github.com/relaymq/relay/consumer/internal/engine"
 
 var (
 	// ErrForcedDrain says that Run ended before all handlers had: their messages are delivered again.
-	ErrForcedDrain = errors.New("handlers were interrupted")
+	ErrForcedDrain = engine.ErrForcedDrain
 	// ErrEscalated says that a key gave up and its route's on_give_up is exit.
-	ErrEscalated = errors.New("a key gave up")
+	ErrEscalated = engine.ErrEscalated
 )
 
-// SetupError says why a route, or all of relay, cannot work. Every fault is found before the first message is pulled.
-type SetupError struct {
-	Route string // empty: not about a single route
-	Err   error
-}
-
-func (e *SetupError) Error() string {
-	if e.Route == "" {
-		return e.Err.Error()
-	}
-	return fmt.Sprintf("route %s: %v", e.Route, e.Err)
-}
-
-func (e *SetupError) Unwrap() error { return e.Err }
+// SetupError says why a route, or all of relay, cannot work. Every fault is found before the first message is pulled. Its fields:
+//
+//	Route string // empty: not about a single route
+//	Err   error
+type SetupError = engine.SetupError

@@ -2,16 +2,9 @@ package consumer
 
 import (
 	"cmp"
-	"slices"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
-	"github.com/relaymq/relay/consumer/internal/reports"
 	"github.com/relaymq/relay/event"
-	"github.com/relaymq/relay/internal/events"
-	"github.com/relaymq/relay/internal/fingerprint"
-	"github.com/relaymq/relay/internal/subject"
 )
 
 // Events says whether events are also stored. They are published in any case: see package event.
@@ -35,15 +28,4 @@ func (e Events) WithDefaults() Events {
 
 // Events returns the events that this instance publishes; those of a minute that are alike are gathered into one. All calls
 // return the same channel. It holds 256 events, and drops further ones while nobody receives. It is closed when Run returns.
-func (r *Relay) Events() <-chan event.Event { return r.events.Events() }
-
-func newEvents(nc *nats.Conn, cfg Config) reports.Reports {
-	return reports.Reports{Bus: events.NewBus(cfg.Service, cfg.Instance, fingerprint.Of, func(e event.Event) error { return events.Publish(nc, e) })}
-}
-
-// handlesEvents tells whether messages of the route are events of the service: those about it are not published.
-func (r Route) handlesEvents(service string) bool {
-	return slices.ContainsFunc(r.Subjects, func(p string) bool {
-		return subject.Overlaps(p, event.Prefix(service)+".>")
-	})
-}
+func (r *Relay) Events() <-chan event.Event { return r.engine.Events() }

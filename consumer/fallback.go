@@ -1,14 +1,9 @@
 package consumer
 
 import (
-	"context"
 	"slices"
 	"time"
 
-	"github.com/relaymq/relay/consumer/internal/settle"
-	"github.com/relaymq/relay/consumer/internal/usercode"
-	"github.com/relaymq/relay/internal/control"
-	"github.com/relaymq/relay/internal/supervise"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -70,78 +65,5 @@ func (r Route) validateFallback(fault func(format string, args ...any)) {
 	}
 	if f.Timeout <= 0 {
 		fault("fallback.timeout: must be above 0 (got %v)", f.Timeout)
-	}
-}
-
-// part is which handler of a route has an attempt: its own, or the fallback.
-type part struct {
-	handler  Handler
-	shared   *usercode.Life // nil: it need not be started
-	timeout  time.Duration
-	ownBytes bool
-	fallback bool
-}
-
-// slotTime is how long an attempt of the fallback may hold its slot.
-func (f Fallback) slotTime(r Route) time.Duration {
-	r.Timeout = f.Timeout
-	return r.slotTime()
-}
-
-// fallbackPart is what has attempts of the fallback; nil without one. A life that is given is of the same handler.
-func (r Route) fallbackPart(outer []Middleware, life *usercode.Life) *part {
-	f := r.Fallback
-	if f == nil {
-		return nil
-	}
-	_, outside := f.Handler.(Outside)
-	if life == nil {
-		life = usercode.NewLife(f.Handler)
-	}
-	return &part{
-		handler: r.wrap(f.Handler, outer), shared: life, timeout: f.Timeout, fallback: true,
-		ownBytes: outside && len(outer)+len(r.Use) == 0,
-	}
-}
-
-// fallbackOptions are those of the route's group; nil without a fallback.
-func (rt *route) fallbackOptions(cfg Route, p *part) *supervise.Fallback {
-	f := cfg.Fallback
-	if f == nil {
-		return nil
-	}
-	return &supervise.Fallback{
-		Waiting: slices.Contains(f.When, FallbackWaiting), Exhausted: slices.Contains(f.When, FallbackExhausted),
-		Concurrency: f.Concurrency, Timeout: f.slotTime(cfg), Child: p, Failing: rt.fallbackFailing,
-	}
-}
-
-var _ supervise.Substitute = (*message)(nil)
-
-// DoFallback is one attempt of the fallback.
-func (m *message) DoFallback(ctx context.Context, number int, child any) supervise.Verdict {
-	m.lent = true
-	return m.do(ctx, number, *child.(*part))
-}
-
-// fallbackFailing says that the fallback fails all it gets, or, with nil, that it works again.
-func (rt *route) fallbackFailing(err error) {
-	if err == nil {
-		rt.log.Info("fallback works again")
-	} else {
-		rt.log.Error("the fallback fails; its messages wait as if there were no fallback", "error", err)
-	}
-	rt.relay.events.Fallback(rt.name(), err)
-}
-
-// fallbackStatus is nil without a fallback.
-func (rt *route) fallbackStatus() *control.FallbackStatus {
-	s, ok := rt.group.Fallback()
-	if !ok {
-		return nil
-	}
-	return &control.FallbackStatus{
-		When: rt.now().Fallback.When, Running: s.Running, Stuck: s.Stuck, Done: s.Done, Failed: s.Failed, FailedInRow: s.Row,
-		FailingSince: known(s.Since), Error: control.Cut(settle.ErrorText(s.Err), control.MaxText),
 	}
 }

@@ -92,7 +92,7 @@ func TestRelay_panicsByTheTenThousand(t *testing.T) {
 		t.Errorf("only %d panics", n)
 	}
 	// A panic in a run that another one's panic has cancelled already is no stop and no attempt, and is not counted.
-	if got := r.routes.all()[0].group.Status().Counts.Panics; int64(got) > panics.Load() || int64(got) < n*95/100-256 {
+	if got := r.engine.Routes.All()[0].Group.Status().Counts.Panics; int64(got) > panics.Load() || int64(got) < n*95/100-256 {
 		t.Errorf("%d panics counted, %d happened", got, n)
 	}
 	if err := stop(); err != nil {
@@ -317,13 +317,13 @@ func TestRelay_drainGivesBackAtOnce_timed(t *testing.T) {
 		r, stop := w.start(Config{Logger: quiet}, route)
 		w.publish(subject, 40)
 		full := int64(concurrency)
-		w.eventually("handlers run", func() bool { return started.Load() == full && r.routes.all()[0].group.Status().Window > 0 })
+		w.eventually("handlers run", func() bool { return started.Load() == full && r.engine.Routes.All()[0].Group.Status().Window > 0 })
 
 		stopped := make(chan error, 1)
 		began := time.Now()
 		go func() { stopped <- stop() }()
 		w.eventually("it drains", func() bool {
-			return r.running.Sources()[0].Pulls.IsDraining()
+			return r.engine.Running.Sources()[0].Pulls.IsDraining()
 		})
 		other := newLedger()
 		elsewhere := route

@@ -72,7 +72,7 @@ func TestRelay_aBrokenEndpointCostsFiftyDeadLetters(t *testing.T) {
 		t.Fatalf("%+v %v", done, err)
 	}
 	asked := func() uint64 {
-		return r.routes.all()[0].group.Status().Counts.Started + r.routes.all()[1].group.Status().Counts.Started
+		return r.engine.Routes.All()[0].Group.Status().Counts.Started + r.engine.Routes.All()[1].Group.Status().Counts.Started
 	}
 	w.eventually("it asks", func() bool { return asked() > 20 })
 	w.eventually("its durables are open again", func() bool { return state().State != RouteStarting }) // beside busy processes that takes a while

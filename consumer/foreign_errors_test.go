@@ -47,7 +47,7 @@ func TestVerdictOf_foreignErrors(t *testing.T) {
 		"a typed nil":                     {none, isRetry, "handler returned a nil *consumer.declined as error"},
 		"a nil slice":                     {faults(nil), isRetry, "handler returned a nil consumer.faults as error"},
 		"an empty slice":                  {faults{}, isRetry, "handler returned an error of type consumer.faults whose Error method failed: panic: runtime error: index out of range [0] with length 0"},
-		"a nil verdict":                   {(*verdictError)(nil), isRetry, "handler returned a nil *consumer.verdictError as error"},
+		"a nil verdict":                   {(*usercode.Carrier)(nil), isRetry, "handler returned a nil *usercode.Carrier as error"},
 		"Dead of a typed nil":             {Dead(none), "dead", "handler returned a nil *consumer.declined as error"},
 		"StopChild of a typed nil":        {StopChild(none), "ack", "handler returned a nil *consumer.declined as error"},
 		"FailRoute of a typed nil":        {FailRoute(none), isRetry, "handler returned a nil *consumer.declined as error"},
@@ -60,7 +60,7 @@ func TestVerdictOf_foreignErrors(t *testing.T) {
 		"a text that is no UTF-8 and cut": {errors.New(strings.Repeat("\xff", 3*retry.MaxErrorLen)), isRetry, "\uFFFD"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v, _ := verdictOf(c.err)
+			v, _ := usercode.VerdictOf(c.err)
 			if v.Kind.String() != c.kind {
 				t.Errorf("%v, want %v", v.Kind, c.kind)
 			}
@@ -73,7 +73,7 @@ func TestVerdictOf_foreignErrors(t *testing.T) {
 		})
 	}
 	for _, err := range []error{context.DeadlineExceeded, RetryIn(time.Second, fmt.Errorf("ask: %w", context.DeadlineExceeded))} {
-		if _, timedOut := verdictOf(err); !timedOut {
+		if _, timedOut := usercode.VerdictOf(err); !timedOut {
 			t.Errorf("%v is no timeout", err)
 		}
 	}

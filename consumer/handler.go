@@ -5,6 +5,9 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/relaymq/relay/consumer/internal/reply"
+	"github.com/relaymq/relay/internal/limit"
 )
 
 // Handler handles the messages of a route, one call an attempt.
@@ -95,7 +98,7 @@ type Msg struct {
 	// fence it has seen can refuse late writes from an instance that lost the route. Zero: all instances handle messages of the route.
 	Fence uint64
 
-	result *Result                     // nil: nobody waits for it
-	paced  *route                      // which Slow is for; nil: none
+	result *reply.Result               // nil: nobody waits for it
+	own    func() *limit.Limit         // of the route alone, which Slow is for; nil: not by this message
 	gate   func(context.Context) error // see StillWanted; nil: nobody need be asked
 }

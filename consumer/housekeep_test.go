@@ -28,7 +28,7 @@ func TestRelay_oneInstanceSweepsTheRecordsOfADurable(t *testing.T) {
 		all[r] = stop
 	}
 	know := func(r *Relay, n int) bool {
-		l := r.stores.Lives.Load()
+		l := r.engine.Stores.Lives.Load()
 		return r.Ready() == nil && l != nil && l.Others() == n
 	}
 	w.eventually("all know all", func() bool {
@@ -40,7 +40,7 @@ func TestRelay_oneInstanceSweepsTheRecordsOfADurable(t *testing.T) {
 		return know(other, 2)
 	})
 	billing := func(r *Relay) *source.Source {
-		for _, s := range r.running.Sources() {
+		for _, s := range r.engine.Running.Sources() {
 			if s.Stream == "ORDERS" {
 				return s
 			}
@@ -62,7 +62,7 @@ func TestRelay_oneInstanceSweepsTheRecordsOfADurable(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.settled("ORDERS", "billing")
-	kv, err := w.js.KeyValue(t.Context(), first.stores.AttemptsBucket())
+	kv, err := w.js.KeyValue(t.Context(), first.engine.Stores.AttemptsBucket())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,12 +85,12 @@ func TestRelay_oneInstanceSweepsTheRecordsOfADurable(t *testing.T) {
 		}
 	}
 	put()
-	other.running.sweepRecords(t.Context())
-	second.running.sweepRecords(t.Context())
+	other.engine.Running.SweepRecords(t.Context())
+	second.engine.Running.SweepRecords(t.Context())
 	if !left() {
 		t.Error("another instance than the one that sweeps has swept")
 	}
-	first.running.sweepRecords(t.Context())
+	first.engine.Running.SweepRecords(t.Context())
 	if left() {
 		t.Error("the record of a settled message is not swept")
 	}
@@ -99,7 +99,7 @@ func TestRelay_oneInstanceSweepsTheRecordsOfADurable(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.eventually("the other one takes over", func() bool { return billing(second).Sweeps(t.Context()) })
-	second.running.sweepRecords(t.Context())
+	second.engine.Running.SweepRecords(t.Context())
 	if left() {
 		t.Error("the record is not swept after the one that swept is gone")
 	}

@@ -36,7 +36,7 @@ func TestRelay_regressionLargeMessagesAfterSmallOnesDoNotCostTheConnection_timed
 	r, _ := w.start(Config{Logger: quiet}, Route{Name: "r", Subjects: []string{"orders.>"}, Start: Start{Policy: "all"}, OwnBytes: true,
 		Handler: HandlerFunc(func(context.Context, *Msg) error { handled.Add(1); return nil })})
 	w.eventually("all are handled", func() bool { return handled.Load() >= small+large })
-	if slow, again := w.s.Look().Slow, r.nc.Stats().Reconnects; slow != 0 || again != 0 {
+	if slow, again := w.s.Look().Slow, r.engine.Conn.Stats().Reconnects; slow != 0 || again != 0 {
 		t.Errorf("the server broke %d connections off, relay reconnected %d times", slow, again)
 	}
 }
@@ -86,7 +86,7 @@ func TestRelay_regressionPullsOfAReplicatedDurableAreBounded_timed(t *testing.T)
 	})
 	most := 0
 	w.eventually("all are handled", func() bool {
-		most = max(most, r.routes.all()[0].group.Status().Window)
+		most = max(most, r.engine.Routes.All()[0].Group.Status().Window)
 		return handled.Load() >= count
 	})
 	if limit := 16<<20/size + 1; most > limit {
@@ -120,7 +120,7 @@ func TestRelay_regressionManyRoutesWithABacklogDoNotCostTheConnection_timed(t *t
 	<-js.PublishAsyncComplete()
 	r, _ := w.start(Config{Logger: quiet}, list...)
 	w.eventually("all are handled", func() bool { return handled.Load() >= routes*each })
-	if slow, again := w.s.Look().Slow, r.nc.Stats().Reconnects; slow != 0 || again != 0 {
+	if slow, again := w.s.Look().Slow, r.engine.Conn.Stats().Reconnects; slow != 0 || again != 0 {
 		t.Errorf("the server broke %d connections off, relay reconnected %d times", slow, again)
 	}
 }

@@ -82,7 +82,7 @@ func TestRelay_whatSomebodyTakesFromItsStreamsIsCounted(t *testing.T) {
 				w := newWorld(t)
 				var log syncBuffer
 				r, _ := w.start(Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}, deadly(stream == "RELAY_RETRY"))
-				w.eventually("the ledger was looked at", func() bool { u := w.onlyUnit(r); return u != nil && u.tally.Balance() != nil })
+				w.eventually("the ledger was looked at", func() bool { u := w.onlyUnit(r); return u != nil && u.Tally.Balance() != nil })
 				go func() {
 					for n := range most {
 						_, _ = w.js.Publish(context.Background(), fmt.Sprintf("orders.%d", n), nil)
@@ -134,8 +134,8 @@ func TestRelay_whatRelayTakesOutIsNotLost(t *testing.T) {
 	for n := uint64(50); n < 55; n++ {
 		w.do(store.Discard(t.Context(), n))
 	}
-	w.do(r.upkeep.Err(time.Now()))
-	r.upkeep.Compare(t.Context())
+	w.do(r.engine.Upkeep.Err(time.Now()))
+	r.engine.Upkeep.Compare(t.Context())
 	if n := w.lost(r, "RELAY_DLQ"); n != 0 {
 		t.Errorf("%d are lost", n)
 	}
@@ -143,11 +143,11 @@ func TestRelay_whatRelayTakesOutIsNotLost(t *testing.T) {
 		t.Errorf("%+v, %v", l, err)
 	}
 	w.eventually("they go by age", func() bool { return w.msgs("RELAY_DLQ").Msgs == 0 })
-	r.upkeep.Compare(t.Context())
+	r.engine.Upkeep.Compare(t.Context())
 	if l, err := store.Lost(t.Context()); err != nil || l.AtLeast != 0 {
 		t.Errorf("after max_age: %+v, %v", l, err)
 	}
-	if err := r.upkeep.Err(time.Now()); err != nil {
+	if err := r.engine.Upkeep.Err(time.Now()); err != nil {
 		t.Error(err)
 	}
 }
@@ -243,5 +243,5 @@ func TestRelay_aLowerBoundOfAnotherInstanceIsNoEdit(t *testing.T) {
 	r, _ := w.start(Config{Logger: quiet, DLQ: letters.Config{MaxMsgs: 100}}, deadly(false))
 	_, err := dlq.Open(t.Context(), w.js, dlq.Config{MaxMsgs: 50})
 	w.do(err)
-	w.stays("it stays, and ready", func() bool { return w.settings("RELAY_DLQ").MaxMsgs == 50 && r.upkeep.Err(time.Now()) == nil })
+	w.stays("it stays, and ready", func() bool { return w.settings("RELAY_DLQ").MaxMsgs == 50 && r.engine.Upkeep.Err(time.Now()) == nil })
 }

@@ -50,20 +50,20 @@ func TestRelay_deadLettersThatAreNotAnsweredAreBounded(t *testing.T) {
 		}
 	}
 	<-w.js.PublishAsyncComplete()
-	rt, most := r.routes.all()[0], 0
+	rt, most := r.engine.Routes.All()[0], 0
 	look := func() {
-		if holds := rt.memory.Holds(); holds.Bytes > most {
+		if holds := rt.Memory.Holds(); holds.Bytes > most {
 			most = holds.Bytes
 		}
 	}
-	w.eventually("it holds no more than it may", func() bool { look(); return most > rt.memory.Most().Bytes/2 })
+	w.eventually("it holds no more than it may", func() bool { look(); return most > rt.Memory.Most().Bytes/2 })
 	w.publish("orders.healthy", 10)
 	w.eventually("healthy messages are handled", func() bool { look(); return healthy.Load() == 10 })
 	// What was under way when the bound was reached is above it.
-	if bound := rt.memory.Most().Bytes + 17*len(body); most > bound {
+	if bound := rt.Memory.Most().Bytes + 17*len(body); most > bound {
 		t.Errorf("%d bytes are held, want at most %d", most, bound)
 	}
-	if holds := r.Status().Routes[0]; holds.HeldBytesLimit != rt.memory.Most().Bytes || holds.HeldMessages == 0 {
+	if holds := r.Status().Routes[0]; holds.HeldBytesLimit != rt.Memory.Most().Bytes || holds.HeldMessages == 0 {
 		t.Errorf("status: %+v", holds)
 	}
 	if _, err := w.js.CreateStream(t.Context(), dead.CachedInfo().Config); err != nil {
@@ -84,12 +84,12 @@ func TestRelay_deadLettersThatAreNotAnsweredAreBounded(t *testing.T) {
 	}
 	w.settled("ORDERS", "billing")
 	w.eventually("nothing is held", func() bool {
-		h := rt.memory.Holds()
-		m, b := rt.memory.Ledger.Held()
+		h := rt.Memory.Holds()
+		m, b := rt.Memory.Ledger.Held()
 		return h.Bytes == 0 && m == 0 && b == 0
 	})
 	if n := bad.Load(); n != messages {
 		t.Errorf("%d attempts of %d messages", n, messages)
 	}
-	t.Logf("at most %d of %d bytes", most, rt.memory.Most().Bytes)
+	t.Logf("at most %d of %d bytes", most, rt.Memory.Most().Bytes)
 }

@@ -31,12 +31,6 @@ func (r Route) wrap(h Handler, outer []Middleware) Handler {
 	return h
 }
 
-// wrapped is a child of a factory: what is called, and what was made, which is to be stopped.
-type wrapped struct {
-	Handler
-	made Handler
-}
-
 // failing stops its route.
 type failing struct{ why error }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/relaymq/relay/consumer/internal/usercode"
 	"github.com/relaymq/relay/internal/supervise"
 )
 
@@ -127,9 +128,9 @@ func TestMiddleware_mayChangeTheMessageOfOutsideHandlers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, b := r.routes.all()[0], r.routes.all()[1]
-	if !a.cfg.OwnBytes || b.cfg.OwnBytes || a.guarded || b.guarded {
-		t.Errorf("own bytes: %v without middleware, %v with it; guarded: %v and %v", a.cfg.OwnBytes, b.cfg.OwnBytes, a.guarded, b.guarded)
+	a, b := r.engine.Routes.All()[0], r.engine.Routes.All()[1]
+	if !a.Spec.Code.OwnBytes || b.Spec.Code.OwnBytes || a.Guarded || b.Guarded {
+		t.Errorf("own bytes: %v without middleware, %v with it; guarded: %v and %v", a.Spec.Code.OwnBytes, b.Spec.Code.OwnBytes, a.Guarded, b.Guarded)
 	}
 }
 
@@ -198,7 +199,7 @@ func TestVerdictOf(t *testing.T) {
 		if got := strings.Join(text, " "); got != c.want {
 			t.Errorf("verdict of %v: %q, want %q", c.err, got, c.want)
 		}
-		if in, _ := verdictOf(c.err); in.Kind != c.kind || in.NotStarted != v.NotStarted || in.NoAnswer != v.NoAnswer {
+		if in, _ := usercode.VerdictOf(c.err); in.Kind != c.kind || in.NotStarted != v.NotStarted || in.NoAnswer != v.NoAnswer {
 			t.Errorf("verdict of %v for the supervisor: %v, want %v", c.err, in.Kind, c.kind)
 		}
 	}

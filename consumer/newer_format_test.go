@@ -40,7 +40,7 @@ func TestRelay_whatANewerVersionWroteWaits(t *testing.T) {
 	r, _ := w.startUnready(Config{}, route)
 	w.eventually("both came", func() bool {
 		came := 0
-		for _, s := range r.running.Sources() {
+		for _, s := range r.engine.Running.Sources() {
 			came += int(s.Count.Delivered.Load())
 		}
 		return came == 2
@@ -52,7 +52,7 @@ func TestRelay_whatANewerVersionWroteWaits(t *testing.T) {
 	if n := len(w.deadLetters()); n > 0 {
 		t.Errorf("%d dead letters", n)
 	}
-	for _, s := range r.running.Sources() {
+	for _, s := range r.engine.Running.Sources() {
 		if info := w.info(s.Stream, s.Name); info.NumAckPending != 1 || info.NumPending != 0 {
 			t.Errorf("%s: %d away, %d pending", s, info.NumAckPending, info.NumPending)
 		}

@@ -448,7 +448,7 @@ func (n *nsWorld) start(instance string, c nsConfig) (*nsRun, error) {
 		<-done
 		nc.Close()
 	})
-	for deadline := time.Now().Add(time.Minute); r.Ready() != nil || !r.phases.serving.Load(); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); r.Ready() != nil || !r.engine.Phases.Serving.Load(); time.Sleep(2 * time.Millisecond) {
 		if len(done) > 0 {
 			err := <-done
 			cancel()
@@ -520,7 +520,7 @@ func (n *nsWorld) look(runs ...*nsRun) nsSeen {
 				busy("%s has %d", info.Name, s.waiting[info.Name])
 			}
 			if run.c.uses(info.Name) {
-				if rec, err := catchup.NewBook(run.r.stores.Ledgers).Get(ctx, n.stream, info.Name); err != nil || !rec.IsOver() {
+				if rec, err := catchup.NewBook(run.r.engine.Stores.Ledgers).Get(ctx, n.stream, info.Name); err != nil || !rec.IsOver() {
 					busy("%s catches up %v", info.Name, err)
 				}
 			}
@@ -672,7 +672,7 @@ func (n *nsWorld) rest(runs ...*nsRun) {
 		s := n.look(runs...)
 		if s.idle {
 			for _, run := range runs {
-				run.r.orphans.Find(n.w.t.Context()) // as within an hour
+				run.r.engine.Orphans.Find(n.w.t.Context()) // as within an hour
 			}
 			s = n.look(runs...)
 		}
@@ -856,8 +856,8 @@ func (n *nsWorld) clean() {
 // judged checks what was said of messages that come twice.
 func (n *nsWorld) judged(r *Relay, twice map[string]int) {
 	said := map[string]int{}
-	for _, u := range r.routes.units() {
-		for _, a := range u.main.Setup.Again {
+	for _, u := range r.engine.Routes.Units() {
+		for _, a := range u.Main.Setup.Again {
 			said[a.Durable] += int(a.Messages)
 		}
 	}

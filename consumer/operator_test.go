@@ -125,7 +125,7 @@ func TestStatus_tellsWhatIsParked(t *testing.T) {
 	})}
 	a, _ := w.start(Config{Instance: "a"}, route)
 	w.publish("orders.eu", 3)
-	w.eventually("they are parked", func() bool { return a.routes.all()[0].count.Parked.Load() == 3 })
+	w.eventually("they are parked", func() bool { return a.engine.Routes.All()[0].Count.Parked.Load() == 3 })
 	b, _ := w.start(Config{Instance: "b"}, route) // it looks at its start
 	w.eventually("the status says so", func() bool { return b.Status().Parked == 3 })
 	reg := prometheus.NewPedanticRegistry()

@@ -292,6 +292,6 @@ func TestRelay_regressionAnOrderedBacklogDrainsAfterAnOutage(t *testing.T) {
 		}),
 	})
 	w.settled("ORDERS", "billing")
-	t.Logf("settled after %v, %d given back", time.Since(began).Round(time.Millisecond), r.routes.all()[0].group.Status().Counts.Evicted)
+	t.Logf("settled after %v, %d given back", time.Since(began).Round(time.Millisecond), r.engine.Routes.All()[0].Group.Status().Counts.Evicted)
 	o.check(t, n)
 }

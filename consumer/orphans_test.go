@@ -112,7 +112,7 @@ func TestRelay_messagesThatNoRouteWantedGoToTheRouteThatComesLater(t *testing.T)
 	w.publish("orders.eu", 1)
 	w.settled("ORDERS", "shared")
 	// The durable is looked at after its first delivery, and would get a filter if the stream held more by then: nothing that nobody wants would come.
-	w.eventually("the durable was looked at", func() bool { l := r.running.Sources()[0].Looked(); return l != nil && l.At.After(began) })
+	w.eventually("the durable was looked at", func() bool { l := r.engine.Running.Sources()[0].Looked(); return l != nil && l.At.After(began) })
 	w.holds("ORDERS", "orders.>", "payments.>")
 	w.publish("payments.eu", 20)
 	// The durable is looked at again within ten seconds, and gets a filter then: what is published after that is not delivered. Message 1 is of orders.
@@ -214,8 +214,8 @@ func TestRelay_regressionNoAdviceNamesADurableThatAnInstanceUses(t *testing.T) {
 	look := func(when string) {
 		t.Helper()
 		for name, r := range all {
-			r.orphans.Find(t.Context())
-			for _, o := range r.orphans.Found() {
+			r.engine.Orphans.Find(t.Context())
+			for _, o := range r.engine.Orphans.Found() {
 				t.Errorf("%s: %s says: %s", when, name, o)
 			}
 		}
@@ -305,7 +305,7 @@ func TestRelay_regressionTheLogNamesAFewOrphans(t *testing.T) {
 	}
 	var log syncBuffer
 	r, _ := w.start(Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}, routes[0])
-	w.eventually("they are found", func() bool { return len(r.orphans.Found()) == len(routes)-1 })
+	w.eventually("they are found", func() bool { return len(r.engine.Orphans.Found()) == len(routes)-1 })
 	if n := log.count("something waits for a route"); n != 10 {
 		t.Errorf("%d lines", n)
 	}
@@ -316,5 +316,10 @@ func TestRelay_regressionTheLogNamesAFewOrphans(t *testing.T) {
 
 // orphansOf finds what waits for routes that are not among these, as relay orphans ls does.
 func orphansOf(ctx context.Context, js jetstream.JetStream, service string, routes []Route) ([]orphans.Orphan, error) {
-	return orphans.NewSearch(js, service).All(ctx, forOrphans(routes))
+	var list []orphans.Route
+	for _, rt := range routes {
+		rt = rt.WithDefaults()
+		list = append(list, orphans.Route{Name: rt.Name, Durable: rt.Durable, Divided: rt.Partitions > 0})
+	}
+	return orphans.NewSearch(js, service).All(ctx, list)
 }

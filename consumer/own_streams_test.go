@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/consumer/internal/engine"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/natstest"
 )
@@ -53,7 +54,7 @@ func TestRelay_limitsOfItsOwnStreamsAreSetBack(t *testing.T) {
 		}
 	}
 	mended := func() bool {
-		for _, want := range ownStreams(r) {
+		for _, want := range engine.OwnStreams(r.engine) {
 			s, err := w.js.Stream(t.Context(), want.Name)
 			if err != nil {
 				continue // nobody began a job
@@ -78,7 +79,7 @@ func TestRelay_limitsOfItsOwnStreamsAreSetBack(t *testing.T) {
 	})
 	// What loses nothing stays while relay runs: another instance may be configured so.
 	w.edit("RELAY_DLQ", func(c *jetstream.StreamConfig) { c.MaxAge, c.MaxBytes = 48*time.Hour, 128<<20 })
-	r.upkeep.Compare(t.Context())
+	r.engine.Upkeep.Compare(t.Context())
 	if c := w.settings("RELAY_DLQ"); c.MaxAge != 48*time.Hour || c.MaxBytes != 128<<20 {
 		t.Errorf("roomier limits were changed back: %v, %d", c.MaxAge, c.MaxBytes)
 	}
@@ -110,7 +111,7 @@ func TestRelay_saysWhatOfItsOwnStreamsItCannotChange(t *testing.T) {
 	if c := w.settings("RELAY_RETRY"); c.MaxMsgs > 0 {
 		t.Errorf("max_msgs is %d still", c.MaxMsgs)
 	}
-	r.upkeep.Compare(t.Context())
+	r.engine.Upkeep.Compare(t.Context())
 	if n := log.count("the settings of stream RELAY_RETRY"); n != 1 {
 		t.Errorf("said %d times", n)
 	}

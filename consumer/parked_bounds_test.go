@@ -108,7 +108,7 @@ func TestFill_retryStream(t *testing.T) {
 				n, p := w.msgs("RELAY_RETRY").Msgs, w.info("ORDERS", "billing")
 				return n >= 10 && n <= 11 && n+uint64(p.NumAckPending) == 14 && p.NumPending == 0
 			})
-			r.upkeep.Compare(t.Context())
+			r.engine.Upkeep.Compare(t.Context())
 			if err := r.Ready(); err != nil || !tells(r, "RELAY_RETRY", "1") || w.filling(r, "RELAY_RETRY", bound) < 1 {
 				t.Errorf("%v; %v", err, r.Status().Trouble)
 			}
@@ -138,7 +138,7 @@ func TestFill_retryStreamByAge(t *testing.T) {
 	w.publish("orders.eu", 3)
 	w.eventually("they are parked", func() bool { return w.msgs("RELAY_RETRY").Msgs == 3 })
 	w.eventually("it is said", func() bool {
-		r.upkeep.Compare(t.Context())
+		r.engine.Upkeep.Compare(t.Context())
 		return tells(r, "RELAY_RETRY", "parked.max_age", "nothing is removed") && w.filling(r, "RELAY_RETRY", "age") > 1
 	})
 	if n := w.msgs("RELAY_RETRY").Msgs; n != 3 {
@@ -165,7 +165,7 @@ func TestFill_events(t *testing.T) {
 						t.Fatal(err)
 					}
 					_ = w.nc.Flush()
-					r.upkeep.Compare(t.Context())
+					r.engine.Upkeep.Compare(t.Context())
 					return w.filling(r, name, bound) >= share
 				})
 			}
@@ -203,7 +203,7 @@ func TestFill_deadLetters(t *testing.T) {
 	r, stop := w.start(cfg, rt)
 	w.publish("orders.eu", 8)
 	w.settled("ORDERS", "billing")
-	r.upkeep.Compare(t.Context())
+	r.engine.Upkeep.Compare(t.Context())
 	if !tells(r, "stream RELAY_DLQ holds 8 messages", "80 % of dlq.max_msgs", "stay in their streams") || w.filling(r, "RELAY_DLQ", "messages") != 0.8 {
 		t.Errorf("the status: %q", r.Status().Trouble)
 	}
@@ -230,7 +230,7 @@ func TestFill_deadLetters(t *testing.T) {
 	if list := w.deadLetters(); len(list) != 12 || list[11].Sequence != 16 {
 		t.Errorf("%d, the last one of message %d", len(list), list[len(list)-1].Sequence)
 	}
-	r.upkeep.Compare(t.Context())
+	r.engine.Upkeep.Compare(t.Context())
 	if !tells(r, "100 % of dlq.max_msgs", "the oldest will be dropped") {
 		t.Errorf("the status: %q", r.Status().Trouble)
 	}
@@ -253,7 +253,7 @@ func TestFill_bodiesOfDeadLetters(t *testing.T) {
 	}
 	w.settled("ORDERS", "billing")
 	w.eventually("it is said at 85 %", func() bool {
-		r.upkeep.Compare(t.Context())
+		r.engine.Upkeep.Compare(t.Context())
 		return tells(r, "stream OBJ_RELAY_DLQ_BODIES", "85 % of dlq.max_bytes", "stay in their streams")
 	})
 	publish()

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/consumer/internal/engine"
 	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/internal/retry"
 )
@@ -112,8 +113,8 @@ func TestMessage_returnsAreCountedOverParking(t *testing.T) {
 			} else if c.origin != nil {
 				attempts = c.origin.Attempts
 			}
-			m := new(message)
-			m.Source, m.Route = new(source.Source), &r.routes.all()[0].source
+			m := new(engine.Message)
+			m.Source, m.Route = new(source.Source), &r.engine.Routes.All()[0].Source
 			m.Origin, m.Delivery = c.origin, &ack.Delivery{Msg: &nats.Msg{Subject: "orders.eu"}, Deliveries: c.deliveries}
 			m.Enter(c.record)
 			if m.Returns != c.want || m.Attempts != attempts {
@@ -145,8 +146,8 @@ func TestRelay_aBacklogWithoutTheRetryStreamDoesNotStopTheOthers(t *testing.T) {
 	w.flood("orders.bad", bad)
 	w.publish("orders.good", good)
 	w.eventually("the others are handled", func() bool { return handled.Load() == good })
-	w.eventually("some tried to park", func() bool { return r.routes.all()[0].path.Unparked() > 0 })
-	if n := r.routes.all()[0].path.Unparked(); n > 128 {
+	w.eventually("some tried to park", func() bool { return r.engine.Routes.All()[0].Path.Unparked() > 0 })
+	if n := r.engine.Routes.All()[0].Path.Unparked(); n > 128 {
 		t.Errorf("%d tried to park, want few", n)
 	}
 	w.eventually("all bad ones wait", func() bool {

@@ -1,62 +1,6 @@
 package consumer
 
-import (
-	"fmt"
-	"log/slog"
-
-	"github.com/relaymq/relay/internal/partition"
-)
-
-// A route with partitions is one route to everybody outside of this package, and here one for each partition: an ordered route that one instance at a
-// time has, on the durable of the partition in a stream of relay's own (package partition). Several instances share them, and each key is in one of them. The
-// parts begin and end by changes, as other routes do.
-//
-// When the number of partitions, the key or the subjects change, there is a new generation (package generations). The parts of former ones then hand over
-// what they still have, in the order of its keys, and end.
-
-// isCopy tells whether the handler is that of another route, which is checked there.
-func (r Route) isCopy() bool { return r.part.IsCopy() }
-
-// handsOver tells whether the route hands its messages over to another generation of partitions.
-func (rt *route) handsOver() bool { return rt.cfg.part.HandsOver() }
-
-// name is what the route is called outside of this package.
-func (rt *route) name() string { return rt.cfg.calledName() }
-
-func (r Route) calledName() string {
-	if r.part != nil {
-		return r.part.Route
-	}
-	return r.Name
-}
-
-func (r Route) logger(log *slog.Logger) *slog.Logger {
-	if p := r.part; p != nil {
-		return log.With("route", p.Route, "partition", p.Number, "generation", p.Of.Number)
-	}
-	return log.With("route", r.Name)
-}
-
-// called names the route in a sentence.
-func (r Route) called() string {
-	if p := r.part; p != nil {
-		return fmt.Sprintf("%s, partition %d of %d,", p.Route, p.Number, p.Of.Count)
-	}
-	return r.Name
-}
-
-// originStream is the user's stream that the route reads.
-func (r Route) originStream(u *unit) string {
-	if p := r.part; p != nil {
-		return p.Stream
-	}
-	return u.main.Stream
-}
-
-// layout is how the route is to be divided, but for the stream, which is found when it is.
-func (r Route) layout() partition.Layout {
-	return partition.Layout{Count: r.Partitions, Key: r.Key, Subjects: r.Subjects, Durable: r.Durable}
-}
+import "github.com/relaymq/relay/internal/partition"
 
 // validatePartitions says what is wrong with them.
 func (r Route) validatePartitions(fault func(format string, args ...any)) {
@@ -70,7 +14,7 @@ func (r Route) validatePartitions(fault func(format string, args ...any)) {
 	case len(r.Name) > partition.MaxRoute:
 		fault("name: must be at most %d characters with partitions (got %d)", partition.MaxRoute, len(r.Name))
 	}
-	if err := r.layout().Validate(); err != nil {
+	if err := (partition.Layout{Count: r.Partitions, Key: r.Key, Subjects: r.Subjects, Durable: r.Durable}).Validate(); err != nil {
 		fault("%w", err)
 	}
 }

@@ -233,12 +233,12 @@ func (d *divisions) shared(all map[string]*Relay, count int) {
 	d.eventually("each has its share", func() bool {
 		sum := 0
 		for _, r := range all {
-			v := r.divided.Get("billing")
+			v := r.engine.Divided.Get("billing")
 			if v == nil {
 				return false
 			}
 			g := v.Newest().Generation
-			p := peers.Divide(r.membership.Now(), g)
+			p := peers.Divide(r.engine.Membership.Now(), g)
 			least, most := p.Fair()
 			own := p.Own()
 			if len(v.Streams) != 1 || g.Count != count || p.Instances() != len(all) || own < least || own > most {
@@ -450,8 +450,8 @@ func TestPartitions_deadLettersAndReplays(t *testing.T) {
 	})
 	d.eventually("all is settled, and the ledgers say so", func() bool {
 		for n := range 4 {
-			g := r.divided.Get("billing").Newest().Generation
-			a := audit.Auditor{JS: r.js, API: r.api, Service: "relay", Retry: r.stores.Retries.Name(), Book: r.stores.Ledgers}
+			g := r.engine.Divided.Get("billing").Newest().Generation
+			a := audit.Auditor{JS: r.engine.JS, API: r.engine.API, Service: "relay", Retry: r.engine.Stores.Retries.Name(), Book: r.engine.Stores.Ledgers}
 			if b, err := a.Audit(t.Context(), g.Name(), g.DurableOf(n), audit.OwnRoutes, 0); err != nil || b.Verdict != audit.Balanced || b.Outstanding > 0 {
 				return false
 			}
@@ -546,14 +546,14 @@ func TestPartitions_aRouteGetsThemAndLosesThem(t *testing.T) {
 	if list := d.orphanedPartitions(divided); len(list) > 0 {
 		t.Errorf("what is in use is an orphan: %v", list)
 	}
-	if gone, err := r.Remove(t.Context(), "billing"); err != nil || gone.Route != "billing" || gone.Stream != "ORDERS" || gone.Copies != "RELAY_BILLING_G1" || r.routes.named("billing") != nil {
+	if gone, err := r.Remove(t.Context(), "billing"); err != nil || gone.Route != "billing" || gone.Stream != "ORDERS" || gone.Copies != "RELAY_BILLING_G1" || r.engine.Routes.Named("billing") != nil {
 		t.Fatalf("%+v, %v", gone, err)
 	}
 	d.send(50)
 	d.eventually("its stream is an orphan, with what came since", func() bool {
-		r.orphans.Find(t.Context())
+		r.engine.Orphans.Find(t.Context())
 		list := d.orphanedPartitions()
-		return len(list) == 1 && list[0].Stream == "RELAY_BILLING_G1" && list[0].Messages == 50 && slices.ContainsFunc(r.orphans.Found(), func(o orphans.Orphan) bool { return o.String() == list[0].String() })
+		return len(list) == 1 && list[0].Stream == "RELAY_BILLING_G1" && list[0].Messages == 50 && slices.ContainsFunc(r.engine.Orphans.Found(), func(o orphans.Orphan) bool { return o.String() == list[0].String() })
 	})
 	if list := d.orphanedPartitions(divided); len(list) > 0 {
 		t.Errorf("the stream of a route of the configuration is an orphan: %v", list)

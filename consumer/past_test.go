@@ -257,7 +257,7 @@ func TestPast_regressionStormsEnd_timed(t *testing.T) {
 			}
 			time.Sleep(tt.length)
 			asked := starts.Load()
-			s := rl.routes.all()[0].group.Status()
+			s := rl.engine.Routes.All()[0].Group.Status()
 			t.Logf("down for %v: %d starts, %d aside, %d in the stash, %v: %s", tt.length, asked, s.Aside, s.StashMessages, s.State, s.Why)
 			began := time.Now()
 			down.Store(false)

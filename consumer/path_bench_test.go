@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/consumer/internal/engine"
 	"github.com/relaymq/relay/consumer/internal/source"
 )
 
@@ -71,12 +72,12 @@ func benchmarkPath(b *testing.B, routes int, own bool) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	s := source.New(r.sources, "ORDERS", "d")
-	s.Join(newUnit(r, s))
-	for _, rt := range r.routes.all() {
-		rt.path.Work = b.Context()
-		s.Add(&rt.source, rt.cfg.Subjects...)
-		defer rt.group.Close(context.Background())
+	s := source.New(r.engine.Sources, "ORDERS", "d")
+	s.Join(engine.NewUnit(r.engine, s))
+	for _, rt := range r.engine.Routes.All() {
+		rt.Path.Work = b.Context()
+		s.Add(&rt.Source, rt.Spec.Subjects...)
+		defer rt.Group.Close(context.Background())
 	}
 	conn := &acksKept{all: make(chan struct{}, 1)}
 	s.Session = ack.NewSession(ack.Config{Inbox: "_INBOX.0123456789012345678901", Conn: conn, Link: func() uint64 { return 0 }, AckWait: 30 * time.Second})

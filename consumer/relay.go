@@ -4,78 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/relaymq/relay/consumer/internal/caller"
-	"github.com/relaymq/relay/consumer/internal/durables"
-	"github.com/relaymq/relay/consumer/internal/generations"
-	"github.com/relaymq/relay/consumer/internal/limits"
-	"github.com/relaymq/relay/consumer/internal/link"
-	"github.com/relaymq/relay/consumer/internal/placing"
-	"github.com/relaymq/relay/consumer/internal/replayed"
-	"github.com/relaymq/relay/consumer/internal/reports"
-	"github.com/relaymq/relay/consumer/internal/source"
-	"github.com/relaymq/relay/consumer/internal/stores"
-	"github.com/relaymq/relay/consumer/internal/suspects"
-	"github.com/relaymq/relay/consumer/internal/tally"
-	"github.com/relaymq/relay/consumer/internal/upkeep"
-	"github.com/relaymq/relay/internal/archive"
-	"github.com/relaymq/relay/internal/looks"
-	"github.com/relaymq/relay/internal/orders"
-	"github.com/relaymq/relay/internal/orphans"
-	"github.com/relaymq/relay/internal/permission"
+	"github.com/relaymq/relay/consumer/internal/engine"
+	"github.com/relaymq/relay/internal/planned"
 	"github.com/relaymq/relay/internal/subject"
-	"github.com/relaymq/relay/internal/trouble"
 )
 
 // Relay runs routes on one connection. Create it with [New].
 type Relay struct {
-	cfg Config
-	log *slog.Logger
-	connection
-	services
-
-	routes     routeList
-	running    *running
-	sources    *source.Instance // what all durables share
-	phases     *phases
-	divided    *dividedRoutes
-	limits     *limits.Set
-	membership *member
-	events     reports.Reports
-	troubles   *trouble.List  // what is away that routes share
-	stores     *stores.Stores // relay's own, opened by the start
-
-	escalate context.CancelCauseFunc // set by Run before anything runs that calls it
-	values   values
-}
-
-// connection is that to NATS, and what is asked over it.
-type connection struct {
-	nc       *nats.Conn
-	js       jetstream.JetStream
-	api      string // prefix of the JetStream API's subjects
-	link     *link.Link
-	line     *caller.Line // to the callers of messages
-	prober   *permission.Prober
-	streams  *looks.Streams
-	listings durables.Listings
-	placing  *placing.Placing
-}
-
-// services work for all routes beside them; see [serving.background].
-type services struct {
-	upkeep      *upkeep.Upkeep
-	tallies     *tally.Keeper
-	orders      *orders.Follower // of operators
-	orphans     *orphans.Watch
-	generations *generations.Watch // of the partitions
-	replayed    *replayed.Verdicts
-	archive     *archive.Writer // nil: what became of messages is not kept
-	solo        *suspects.Solo
+	engine *engine.Engine
+	use    []Middleware // around the handlers of all routes
 }
 
 // New checks the routes and makes a Relay of them. Nothing is asked of the server before Run. The connection should
@@ -83,26 +25,6 @@ type services struct {
 // settlements again.
 func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	cfg = cfg.withDefaults()
-	r := &Relay{
-		cfg: cfg, log: cfg.Logger, limits: limits.NewSet(cfg.Limits), running: newRunning(), phases: newPhases(cfg.Drain), events: newEvents(nc, cfg),
-		connection: connection{nc: nc, api: jetstream.DefaultAPIPrefix}, services: services{solo: suspects.NewSolo()},
-	}
-	r.troubles = trouble.NewList(cfg.Logger, func(what string, err error) { r.events.Trouble("", what, err) })
-	var err error
-	if cfg.Domain == "" {
-		r.js, err = jetstream.New(nc)
-	} else {
-		r.js, err = jetstream.NewWithDomain(nc, cfg.Domain)
-		r.api = "$JS." + cfg.Domain + ".API."
-	}
-	if err != nil {
-		return nil, err
-	}
-	r.stores = stores.New(r.js, cfg.stores(), cfg.Logger)
-	r.placing = placing.New(placing.Config{JS: r.js, Attempt: r.attempt})
-	r.divided = newDividedRoutes(r)
-	r.streams, r.line, r.prober = looks.New(r.js), caller.New(nc), permission.NewProber(nc)
-	r.membership = newMember(r)
 	if err := cfg.Fleet.Validate(); err != nil {
 		return nil, fmt.Errorf("fleet.%w", err)
 	}
@@ -112,66 +34,71 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	if len(routes) == 0 {
 		return nil, errors.New("at least one route is required")
 	}
-	faults := append(noNil("Use", cfg.Use), limits.Check(cfg.Limits)...)
-	names := make(map[string]bool)
-	var list []*route
-	shortest := routes[0].WithDefaults().AckWait
-	for _, cfg := range routes {
-		cfg, err := checked(cfg)
-		if err != nil {
-			faults = append(faults, err)
-		}
-		if names[cfg.Name] {
-			faults = append(faults, &SetupError{cfg.Name, errors.New("two routes have this name")})
-		}
-		names[cfg.Name] = true
-		shortest = min(shortest, cfg.AckWait)
-		if err := cfg.CheckLimits(r.cfg.Limits); err != nil {
-			faults = append(faults, &SetupError{cfg.Name, err})
-		}
-		list = append(list, newRoute(r, cfg, r.cfg.Limits, nil))
+	var specs []engine.Spec
+	for _, rt := range routes {
+		specs = append(specs, rt.spec(cfg.Use))
 	}
-	r.routes.set(list)
-	r.link = link.New(shortest)
-	r.archive = newArchive(r)
-	r.replayed = replayed.New(replayed.Config{JetStream: r.js, Service: r.cfg.Service, Log: r.log})
-	r.upkeep = upkeep.New(upkeepConfig(r))
-	r.tallies = tally.NewKeeper(tallyConfig(r))
-	r.routes.metrics = newMetrics(r)
-	r.orphans = orphans.NewWatch()
-	r.generations = generations.NewWatch(r.divided.watch())
-	r.orders = orders.NewFollower(r.js, cfg.Service, cfg.Replicas, r.log, r.routes.obey)
-	r.sources = instanceOf(r)
-	for _, rt := range list {
-		r.enter(rt)
+	in, err := engine.New(nc, cfg.inside(), specs...)
+	if in == nil {
+		return nil, err
 	}
-	return r, errors.Join(faults...)
+	return &Relay{engine: in, use: cfg.Use}, errors.Join(append(noNil("Use", cfg.Use), err)...)
 }
+
+// Run sets everything up, and handles messages until ctx is done. Then it drains: see [Config.Drain]. It returns nil
+// after a clean drain, an error that is [ErrForcedDrain] when handlers had to be interrupted, one that is [ErrEscalated]
+// when a key gave up under on_give_up: exit, one that is nats.ErrConnectionClosed when the connection was closed for good,
+// and *[SetupError]s joined when it could not begin. It is called once. The contexts of handlers have the values of ctx.
+func (r *Relay) Run(ctx context.Context) error { return r.engine.Run(ctx) }
 
 // checked is a route with its defaults, and what is wrong with it by itself.
 func checked(cfg Route) (Route, error) {
 	cfg = cfg.WithDefaults()
 	var faults []error
 	if err := cfg.Validate(); err != nil {
-		faults = append(faults, &SetupError{cfg.Name, err})
+		faults = append(faults, &SetupError{Route: cfg.Name, Err: err})
 	}
 	if (cfg.Handler == nil) == (cfg.Factory == nil) {
-		faults = append(faults, &SetupError{cfg.Name, errors.New("exactly one of Handler and Factory must be set")})
+		faults = append(faults, &SetupError{Route: cfg.Name, Err: errors.New("exactly one of Handler and Factory must be set")})
 	}
 	for _, err := range noNil("Use", cfg.Use) {
-		faults = append(faults, &SetupError{cfg.Name, err})
+		faults = append(faults, &SetupError{Route: cfg.Name, Err: err})
 	}
 	if _, ok := cfg.Handler.(BatchHandler); cfg.Batch != nil && !ok {
-		faults = append(faults, &SetupError{cfg.Name, errors.New("batch: Handler must be a BatchHandler; of the built-in handlers only http is one")})
+		faults = append(faults, &SetupError{Route: cfg.Name, Err: errors.New("batch: Handler must be a BatchHandler; of the built-in handlers only http is one")})
 	}
 	if f := cfg.Fallback; f != nil && f.Handler == nil {
-		faults = append(faults, &SetupError{cfg.Name, errors.New("fallback: Handler must be set")})
+		faults = append(faults, &SetupError{Route: cfg.Name, Err: errors.New("fallback: Handler must be set")})
 	}
 	return cfg, errors.Join(faults...)
 }
 
 // Instance is the name of this process: that of the Config, or one that was made.
-func (r *Relay) Instance() string { return r.cfg.Instance }
+func (r *Relay) Instance() string { return r.engine.Instance() }
 
 // Opened is closed when the durable of each route is open, or was tried once: what is published from then on is after where they begin.
-func (r *Relay) Opened() <-chan struct{} { return r.phases.opened }
+func (r *Relay) Opened() <-chan struct{} { return r.engine.Opened() }
+
+// Ready returns nil while everything works, and otherwise what does not: the connection, something of relay's own that is away or was changed from outside,
+// a route that has not started, stopped or stalls, a durable that the server says nothing of, dead letters that cannot be
+// stored. A relay that drains is not ready.
+func (r *Relay) Ready() error { return r.engine.Ready() }
+
+// Collector gives the metrics of all routes; register it with a prometheus.Registerer.
+func (r *Relay) Collector() prometheus.Collector { return r.engine.Collector() }
+
+// Limits returns the limits that hold now.
+func (r *Relay) Limits() map[string]Limit { return r.engine.Limits() }
+
+// Plan compares the routes with what is on the server, and changes nothing there: to count messages it makes consumers that deliver nothing, and
+// removes them. Streams in made do not exist yet, and somebody makes them before the Relay starts: routes find their subjects there. It is for a
+// Relay that does not run. It waits for the server; an error means that this could not answer.
+func (r *Relay) Plan(ctx context.Context, made ...jetstream.StreamConfig) (*planned.Plan, error) {
+	return r.engine.Plan(ctx, made...)
+}
+
+// CheckJetStream asks whether there is JetStream for this account. The error is a *[SetupError] that says what to do, also
+// when JetStream is only away for now.
+func CheckJetStream(ctx context.Context, js jetstream.JetStream) error {
+	return engine.CheckJetStream(ctx, js)
+}

@@ -110,7 +110,7 @@ func (w *world) startUnready(cfg Config, routes ...Route) (r *Relay, stop func()
 		if len(done) > 0 {
 			w.t.Fatalf("Run returned %v", <-done)
 		}
-		return len(r.running.Sources()) > 0
+		return len(r.engine.Running.Sources()) > 0
 	})
 	return r, stop
 }

@@ -3,6 +3,8 @@ package consumer
 import (
 	"strings"
 	"testing"
+
+	"github.com/relaymq/relay/consumer/internal/reply"
 )
 
 // A result is bounded, the last one counts, what the handler keeps is its own, and nothing comes in after the attempt.
@@ -25,7 +27,7 @@ func TestMsg_Reply(t *testing.T) {
 	if data, cut := r.Data(); string(data) != "last" || cut {
 		t.Errorf("got %q, cut %v", data, cut)
 	}
-	r.close()
+	r.kept.Close()
 	m.Reply([]byte("late"))
 	m.ReplyHeader("Late", "1")
 	if data, _ := r.Data(); string(data) != "last" || len(r.Header()) > 0 {
@@ -38,19 +40,19 @@ func TestMsg_ReplyHeader(t *testing.T) {
 	r := RecordReply(m, 4)
 	for _, bad := range [][2]string{
 		{"", "x"}, {"A B", "x"}, {"A:", "x"}, {"A\r\n", "x"}, {"Ä", "x"}, {"relay-Id", "x"}, {"NATS-Msg-Id", "x"},
-		{"A", "x\r\nB: y"}, {"A", "x\x00"}, {"A", strings.Repeat("x", maxResultHeaderBytes)},
+		{"A", "x\r\nB: y"}, {"A", "x\x00"}, {"A", strings.Repeat("x", reply.MaxHeaderBytes)},
 	} {
 		if m.ReplyHeader(bad[0], bad[1]) {
 			t.Errorf("taken: %q: %.20q", bad[0], bad[1])
 		}
 	}
-	for range maxResultHeaders + 10 { // the same one takes no more room
-		if !m.ReplyHeader("Content-Type", strings.Repeat("x", maxResultHeaderBytes-len("Content-Type"))) {
+	for range reply.MaxHeaders + 10 { // the same one takes no more room
+		if !m.ReplyHeader("Content-Type", strings.Repeat("x", reply.MaxHeaderBytes-len("Content-Type"))) {
 			t.Fatal("refused")
 		}
 	}
 	m.ReplyHeader("Content-Type", "text/plain")
-	for i := range maxResultHeaders - 1 {
+	for i := range reply.MaxHeaders - 1 {
 		if !m.ReplyHeader("A"+strings.Repeat("a", i), "v") {
 			t.Fatalf("header %d refused", i)
 		}
@@ -58,7 +60,7 @@ func TestMsg_ReplyHeader(t *testing.T) {
 	if m.ReplyHeader("One-More", "v") {
 		t.Error("there is no bound")
 	}
-	if h := r.Header(); h.Get("Content-Type") != "text/plain" || len(h) != maxResultHeaders {
+	if h := r.Header(); h.Get("Content-Type") != "text/plain" || len(h) != reply.MaxHeaders {
 		t.Errorf("%v", h)
 	}
 }

@@ -11,9 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/relaymq/relay/consumer/internal/generations"
 	"github.com/relaymq/relay/consumer/internal/limits"
-	"github.com/relaymq/relay/consumer/internal/usercode"
 	"github.com/relaymq/relay/internal/subject"
 	"github.com/relaymq/relay/internal/teeth"
 	"github.com/relaymq/relay/supervisor"
@@ -87,10 +85,6 @@ type Route struct {
 	Check func(ctx context.Context) error `koanf:"-"`
 	// Outside says of a Factory what [Outside] says of a Handler: that all it makes do their work in another process.
 	Outside bool `koanf:"-"`
-
-	// Set for what runs for one partition of a route; nil otherwise.
-	part               *generations.Part
-	life, fallbackLife *usercode.Life // of the handlers, which all partitions share
 }
 
 // Retry is when and how often a message that failed is tried again.

@@ -146,7 +146,7 @@ func TestRelay_failuresThatCanNeitherBeRecordedNorParkedAreHeld_timed(t *testing
 	for i := range messages {
 		w.publish(fmt.Sprintf("orders.%d", i), 1)
 	}
-	held := r.routes.all()[0].path.Held
+	held := r.engine.Routes.All()[0].Path.Held
 	w.eventually("they are held", func() bool { return held() == messages })
 	since := time.Now()
 	w.eventually("three times AckWait is over", func() bool { return time.Since(since) > 3*time.Second })

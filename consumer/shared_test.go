@@ -102,7 +102,7 @@ func TestRelay_checksOfFactories(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.routes.all()[0].guarded || !r.routes.all()[0].cfg.OwnBytes {
+	if r.engine.Routes.All()[0].Guarded || !r.engine.Routes.All()[0].Spec.Code.OwnBytes {
 		t.Error("Outside says nothing of the factory")
 	}
 }

@@ -15,10 +15,10 @@ const MaxSlow = time.Hour
 // call holds, a later one can only be stricter; an operator's resume of the route ends it. It does nothing for a route without
 // [Route.Rate], and in a [Fallback].
 func (m *Msg) Slow(starts int, within time.Duration, why string) {
-	if m.paced == nil || within <= 0 {
+	if m.own == nil || within <= 0 {
 		return
 	}
-	if own := m.paced.ownLimit(); own != nil {
+	if own := m.own(); own != nil {
 		own.Slow(starts, time.Now().Add(min(within, MaxSlow)), control.Cut(why, control.MaxText))
 	}
 }

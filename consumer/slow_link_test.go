@@ -50,7 +50,7 @@ func TestRelay_regressionSlowLinkWithManyDurables(t *testing.T) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	late := uint64(0)
-	for _, s := range r.running.Sources() {
+	for _, s := range r.engine.Running.Sources() {
 		late += s.Count.Late.Load()
 	}
 	t.Logf("%d messages in %v, %d arrived late", l.len(), time.Since(began).Round(time.Millisecond), late)
@@ -97,7 +97,7 @@ func TestRelay_slowLinkBringsWhatItCan(t *testing.T) {
 	for l.len() < messages && time.Now().Before(deadline) {
 		time.Sleep(20 * time.Millisecond)
 	}
-	t.Logf("%d messages in %v, %d bytes may be on their way", l.len(), time.Since(began).Round(time.Millisecond), r.link.Coming())
+	t.Logf("%d messages in %v, %d bytes may be on their way", l.len(), time.Since(began).Round(time.Millisecond), r.engine.Link.Coming())
 	if l.len() != messages {
 		t.Errorf("%d of %d messages", l.len(), messages)
 	}

@@ -151,7 +151,7 @@ func TestStatus_countsWhatIsParkedByRoute(t *testing.T) {
 	w.publish("orders.eu", 3)
 	w.publish("images.a", 2)
 	w.eventually("they are parked", func() bool {
-		return a.routes.all()[0].count.Parked.Load() == 3 && a.routes.all()[1].count.Parked.Load() == 2
+		return a.engine.Routes.All()[0].Count.Parked.Load() == 3 && a.engine.Routes.All()[1].Count.Parked.Load() == 2
 	})
 	w.eventually("what this instance parked itself is counted", func() bool { // how soon goes by how long a count takes: see TestCount of package backlog
 		b := a.Status().Routes[0].Backlog
@@ -174,7 +174,7 @@ func TestAsk_regressionKeysThatBlindOperatorsComeInPages(t *testing.T) {
 	r, _ := w.start(Config{Logger: quiet}, countingRoute(newLedger()))
 	const n = 800 // 4 MB; 3,600 take longer than one waits for an answer, under the race detector beside others
 	for i := range n {
-		r.routes.all()[0].group.SuspendKey(strings.Repeat("\x01", 1000)+fmt.Sprint(i), strings.Repeat("\x02", 5000))
+		r.engine.Routes.All()[0].Group.SuspendKey(strings.Repeat("\x01", 1000)+fmt.Sprint(i), strings.Repeat("\x02", 5000))
 	}
 	for keys, want := range map[int]int{-1: 0, 0: 100, 50: 50, 10_000: n} {
 		a, err := control.Ask(t.Context(), w.nc, "relay", control.StatusRequest{Keys: keys})
@@ -268,12 +268,12 @@ func TestMetrics_docsHaveThemAll(t *testing.T) {
 	w.publish("orders.eu", 1)
 	w.settled("ORDERS", "billing")
 	audited := func() *audit.Balance {
-		return r.running.Units()[0].tally.Balance()
+		return r.engine.Running.Units()[0].Tally.Balance()
 	}
 	w.eventually("everything was counted once", func() bool {
 		s := r.Status().Routes[0]
-		_, oldest := r.routes.all()[0].oldest()
-		_, jobs := r.upkeep.Operated()
+		_, oldest := r.engine.Routes.All()[0].Oldest()
+		_, jobs := r.engine.Upkeep.Operated()
 		return s.Stored != nil && s.Backlog != nil && s.Backlog.Parked != nil && oldest && jobs && audited() != nil
 	})
 	reg := prometheus.NewPedanticRegistry()

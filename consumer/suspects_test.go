@@ -169,7 +169,7 @@ func TestRelay_noSuspectsWithoutADeath(t *testing.T) {
 	route := killedRoute(func(context.Context, *Msg) error { <-block; return nil })
 	a, stopA := w.start(Config{Logger: quiet, Drain: time.Millisecond}, route)
 	w.publish("orders.eu", 40)
-	w.eventually("handlers run", func() bool { return a.routes.all()[0].group.Status().Running == 16 })
+	w.eventually("handlers run", func() bool { return a.engine.Routes.All()[0].Group.Status().Running == 16 })
 	// An interrupted drain is a clean end too.
 	if err := stopA(); !errors.Is(err, ErrForcedDrain) {
 		t.Fatal(err)
@@ -180,10 +180,10 @@ func TestRelay_noSuspectsWithoutADeath(t *testing.T) {
 	}))
 	w.settled("ORDERS", "billing")
 	close(block)
-	if ids := w.instances(); len(ids) != 1 || ids[0] != b.stores.Lives.Load().ID() {
-		t.Errorf("entries %v, mine is %s", ids, b.stores.Lives.Load().ID())
+	if ids := w.instances(); len(ids) != 1 || ids[0] != b.engine.Stores.Lives.Load().ID() {
+		t.Errorf("entries %v, mine is %s", ids, b.engine.Stores.Lives.Load().ID())
 	}
-	if died, err := b.stores.Lives.Load().Recent(t.Context()); died || err != nil {
+	if died, err := b.engine.Stores.Lives.Load().Recent(t.Context()); died || err != nil {
 		t.Errorf("a process died: %v, %v", died, err)
 	}
 }
@@ -215,8 +215,8 @@ func TestRelay_innocentsOfADeathAreHandled(t *testing.T) {
 	defer close(block)
 	died, _ := w.start(Config{Logger: quiet, Drain: time.Millisecond}, killedRoute(func(context.Context, *Msg) error { <-block; return nil }))
 	w.publish("orders.eu", 40)
-	w.eventually("handlers run", func() bool { return died.routes.all()[0].group.Status().Running == 16 })
-	died.nc.Close() // all that the others see of a death
+	w.eventually("handlers run", func() bool { return died.engine.Routes.All()[0].Group.Status().Running == 16 })
+	died.engine.Conn.Close() // all that the others see of a death
 	inHand := w.info("ORDERS", "billing").Delivered.Stream
 	var beside, crowded, together atomic.Int64
 	l := newLedger()
@@ -381,7 +381,7 @@ func TestRelay_regressionSuccessOfASuspectIsNoHang(t *testing.T) {
 	w.eventually("three time-outs are over", func() bool { return time.Since(since) > 3*time.Second })
 	again()
 	w.settled("ORDERS", "billing")
-	if c := r.routes.all()[0].group.Status().Counts; c.Hangs > 0 || started.Load() != 1 {
+	if c := r.engine.Routes.All()[0].Group.Status().Counts; c.Hangs > 0 || started.Load() != 1 {
 		t.Errorf("%d hangs, %d starts", c.Hangs, started.Load())
 	}
 	w.eventually("no record is left", func() bool {
@@ -429,7 +429,7 @@ func TestRelay_regressionWhatIsBehindALookUpIsBounded(t *testing.T) {
 	w.flood("orders.eu", 10_000)
 	r, _ := w.start(Config{Logger: quiet}, route)
 	w.eventually("it waits", func() bool { return asked.Load() > 1 }) // for a second, in which all the others would come
-	if n := source.Behind(r.running.Sources()[0]); n < source.MaxBehind || n > 8*source.MaxBehind {
+	if n := source.Behind(r.engine.Running.Sources()[0]); n < source.MaxBehind || n > 8*source.MaxBehind {
 		t.Errorf("%d messages are behind it", n)
 	}
 	gone()
@@ -448,14 +448,14 @@ func TestRelay_regressionFailuresDoNotStandBehindLookUps(t *testing.T) {
 	var held []*nats.Msg // until relay runs and cannot ask
 	w.delivered(route, 2*settle.Paths, func(m *nats.Msg) { held = append(held, m) })
 	r, _ := w.start(Config{Logger: quiet}, route)
-	done, err := r.stores.Lives.Load().Turn(t.Context()) // somebody looks, and the server does not answer
+	done, err := r.engine.Stores.Lives.Load().Turn(t.Context()) // somebody looks, and the server does not answer
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, m := range held {
 		w.respond(m, "-NAK")
 	}
-	w.eventually("they are asked for", func() bool { return r.routes.all()[0].looks.Len() >= settle.Paths })
+	w.eventually("they are asked for", func() bool { return r.engine.Routes.All()[0].Questions.Len() >= settle.Paths })
 	w.publish("orders.us", 1)
 	w.eventually("the failure is settled", func() bool { return len(w.deadLetters()) == 1 })
 	done()

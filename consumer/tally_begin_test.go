@@ -3,15 +3,16 @@ package consumer
 import (
 	"testing"
 
+	"github.com/relaymq/relay/consumer/internal/engine"
 	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/internal/audit"
 )
 
 // onlyUnit is the unit of a relay that runs.
-func (w *world) onlyUnit(r *Relay) (u *unit) {
+func (w *world) onlyUnit(r *Relay) (u *engine.Unit) {
 	w.t.Helper()
 	w.eventually("its unit runs", func() bool {
-		units := r.running.Units()
+		units := r.engine.Running.Units()
 		if len(units) > 0 {
 			u = units[0]
 		}
@@ -21,7 +22,7 @@ func (w *world) onlyUnit(r *Relay) (u *unit) {
 }
 
 // openMain is the main source that is open now.
-func (u *unit) openMain() *source.Source {
+func openMain(u *engine.Unit) *source.Source {
 	for _, s := range u.Open() {
 		if !s.Due {
 			return s
@@ -58,15 +59,15 @@ func TestLedger_regressionParkedMessagesOfADurableMadeAnew(t *testing.T) {
 		},
 		"while it runs": func(w *world, r *Relay, stop func() error) func() error {
 			u, config := w.onlyUnit(r), w.info("ORDERS", "billing").Config
-			old := u.openMain()
+			old := openMain(u)
 			w.do(w.js.DeleteConsumer(w.t.Context(), "ORDERS", "billing"))
 			st, err := w.js.Stream(w.t.Context(), "ORDERS")
 			w.do(err)
 			w.do(st.Purge(w.t.Context()))
 			_, err = w.js.CreateConsumer(w.t.Context(), "ORDERS", config)
 			w.do(err)
-			w.eventually("another source took over", func() bool { return u.openMain() != old })
-			w.do(u.tally.Write(w.t.Context()))
+			w.eventually("another source took over", func() bool { return openMain(u) != old })
+			w.do(u.Tally.Write(w.t.Context()))
 			return stop
 		},
 	} {
@@ -75,7 +76,7 @@ func TestLedger_regressionParkedMessagesOfADurableMadeAnew(t *testing.T) {
 			w := newWorld(t)
 			r, stop := w.start(Config{Instance: "a", Logger: quiet}, route)
 			w.parks(5)
-			w.do(w.onlyUnit(r).tally.Write(t.Context())) // the old durable has a ledger
+			w.do(w.onlyUnit(r).Tally.Write(t.Context())) // the old durable has a ledger
 			stop = again(w, r, stop)
 			w.publish("orders.ok", 3)
 			w.eventually("these are through too", func() bool {
@@ -110,7 +111,7 @@ func TestLedger_regressionABeginningThatIsLateCountsNothingTwice(t *testing.T) {
 		return i.NumPending == 0 && i.NumAckPending == 2
 	})
 	w.do(kv.Purge(t.Context(), "ORDERS.billing"))
-	w.do(w.onlyUnit(r).tally.Write(t.Context()))
+	w.do(w.onlyUnit(r).Tally.Write(t.Context()))
 	w.publish("orders.park", 1)
 	w.eventually("it is parked", func() bool {
 		i := w.info("ORDERS", "billing")

@@ -108,8 +108,8 @@ func TestLedger_balancesToTheMessage(t *testing.T) {
 	w.publish("orders.ok", 5)
 	w.eventually("these are through", func() bool { i := w.info("ORDERS", "billing"); return i.NumPending == 0 && i.NumAckPending == 20 })
 	want.Received, want.Done = want.Received+5, want.Done+5
-	units := c.running.Units()
-	if err := units[0].tally.Write(t.Context()); err != nil { // which it does by itself every five seconds
+	units := c.engine.Running.Units()
+	if err := units[0].Tally.Write(t.Context()); err != nil { // which it does by itself every five seconds
 		t.Fatal(err)
 	}
 	if b := w.audit(20 * time.Second); b.Verdict != audit.Balanced || b.Total != want || b.Uncounted != 0 {
@@ -151,7 +151,7 @@ func TestLedger_regressionAKillIsNamedAndBounded(t *testing.T) {
 	w.publish("orders.hold", 3)
 	w.publish("orders.ok", 10)
 	w.eventually("ten are through", func() bool { return w.info("ORDERS", "billing").NumAckPending == 3 })
-	a.nc.Close()
+	a.engine.Conn.Close()
 	_ = stopA()
 	_, stopB := w.start(Config{Instance: "b", Logger: quiet}, slow)
 	w.settled("ORDERS", "billing")

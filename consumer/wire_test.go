@@ -80,7 +80,7 @@ func TestRelay_pullsAtOnceAfterAReconnect(t *testing.T) {
 	for i := range 5 {
 		proxy.Cut()
 		// What the server sends before it has noticed is away for AckWait; nobody can do anything about that.
-		w.eventually("the connection is back", func() bool { return r.nc.Stats().Reconnects == uint64(i)+1 })
+		w.eventually("the connection is back", func() bool { return r.engine.Conn.Stats().Reconnects == uint64(i)+1 })
 		began := time.Now()
 		w.publish("orders.eu", 10)
 		w.eventually("messages are handled", func() bool { return l.len() == 10*(i+2) })

@@ -50,6 +50,10 @@ var layers = map[string][]string{
 		"consumer/internal/memory", "consumer/internal/metrics", "consumer/internal/pulls", "consumer/internal/settle", "consumer/internal/stores",
 		"consumer/internal/strays", "consumer/internal/takeover", "consumer/internal/tally", "consumer/internal/tenure", "consumer/internal/watchdog",
 	},
+	"consumer/internal/engine": { // what all the rooms of an instance do together
+		"ack", "dlq", "event", "supervisor", "internal/supervise", "consumer/internal/*",
+	},
+	"consumer/internal/usercode":  {"internal/supervise"},                                                         // what code says of a message is a verdict
 	"consumer/internal/outcome":   {"internal/supervise", "consumer/internal/caller", "consumer/internal/settle"}, // what it says of a message
 	"consumer/internal/division":  {"consumer/internal/usercode", "consumer/internal/generations"},
 	"consumer/internal/pulls":     {"consumer/internal/link"}, // a durable asks for its part of what the link brings

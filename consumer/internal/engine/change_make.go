@@ -1,0 +1,143 @@
+package engine
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/relaymq/relay/consumer/internal/reload"
+	"github.com/relaymq/relay/consumer/internal/roster"
+	"github.com/relaymq/relay/consumer/internal/source"
+)
+
+// commit makes the change. It returns false, and does nothing, when relay drains.
+func (p *checkedChange) commit() bool {
+	r := p.relay
+	for _, u := range p.begins {
+		u.prepare()
+		for _, s := range u.sources() {
+			for _, old := range sourcesOf(p.ends) {
+				if s.String() == old.String() {
+					s.Count = old.Count
+				}
+			}
+		}
+	}
+	for _, name := range p.change.Remove {
+		p.removed = append(p.removed, p.before[name].rest())
+	}
+	return r.Running.Commit(p.ends, func() {
+		for name, before := range p.before {
+			if rt := p.after[name]; rt != nil {
+				rt.Standstill.successor.follow(before, time.Now())
+			}
+		}
+		var line []string
+		all := maps.Clone(p.after)
+		for _, rt := range r.Routes.All() {
+			if line = append(line, rt.Spec.Name); all[rt.Spec.Name] == nil {
+				all[rt.Spec.Name] = rt
+			}
+		}
+		var list []*Route
+		for _, name := range reload.Line(line, slices.Collect(maps.Keys(p.before)), p.does.Begin) {
+			list = append(list, all[name])
+		}
+		var end []*Route
+		for _, name := range p.change.Remove {
+			end = append(end, p.before[name])
+		}
+		r.Routes.replace(list, end)
+		r.limits.Book().Accept()
+		if p.change.Limits != nil {
+			r.limits.Replace(p.change.Limits)
+		}
+	})
+}
+
+// make commits the change and runs it.
+func (p *checkedChange) make() error {
+	if !p.commit() {
+		return roster.ErrNotRunning
+	}
+	p.run()
+	return nil
+}
+
+// run ends what ends and begins what begins.
+func (p *checkedChange) run() Changed {
+	r := p.relay
+	for _, name := range p.does.InPlace {
+		p.lives[name].make()
+	}
+	for _, rt := range p.after {
+		r.enter(rt)
+		r.orders.Join(rt.name(), rt.Standstill.obey)
+	}
+	counts := make([]int, len(p.ends))
+	ended := make(map[*Unit]chan struct{})
+	for _, u := range p.ends {
+		ended[u] = make(chan struct{})
+	}
+	var work sync.WaitGroup
+	for i, u := range p.ends {
+		work.Go(func() {
+			defer close(ended[u])
+			counts[i] = u.close()
+		})
+	}
+	for _, u := range p.begins {
+		work.Go(func() {
+			for _, old := range p.ends {
+				if u.named().Awaits(old.named()) {
+					<-ended[old]
+				}
+			}
+			for _, rt := range u.routes {
+				if old := p.before[rt.Spec.Name]; old != nil && !rt.handsOver() {
+					rt.Group.Inherit(old.Group)
+				}
+			}
+			if u.leased() { // it is opened when this instance has the claim, and what is published from now on is its durable's
+				u.Main.Setup.Err = u.Main.OpenLate(u.work, source.SetupTimeout)
+			}
+			u.begin()
+			<-u.tried
+			for _, rt := range u.routes {
+				rt.Standstill.successor.end()
+			}
+		})
+	}
+	work.Wait()
+	done := Changed{Added: namesOf(p.change.Add), Updated: namesOf(p.change.Update), Live: p.does.InPlace, Restarted: p.does.Anew, Removed: p.removed, Waiting: map[string]string{}}
+	for _, name := range p.does.Begin {
+		if err := p.after[name].Standstill.troubles.Err(); err != nil {
+			done.Waiting[name] = err.Error()
+		}
+	}
+	for _, n := range counts {
+		done.Interrupted += n
+	}
+	for _, name := range p.change.Remove {
+		if called := p.before[name].name(); len(r.Routes.called(called)) == 0 {
+			r.Routes.metrics.Forget(called)
+			r.limits.RemoveOwn(called)
+		}
+	}
+	r.log.Info("routes changed", "added", done.Added, "updated", done.Updated, "live", done.Live, "restarted", done.Restarted, "removed", p.change.Remove,
+		"interrupted", done.Interrupted)
+	return done
+}
+
+// rest is what is left of the route once it has ended.
+func (rt *Route) rest() Removed {
+	left := Removed{Route: rt.Spec.Name, Durable: rt.Spec.Durable, Stream: rt.Spec.Stream, Backlog: rt.backlog()}
+	if u := rt.Unit.Load(); u != nil { // also when the durable could not be opened yet
+		left.Stream = u.Main.Stream
+	}
+	if n, known := rt.Engine.Upkeep.Dead(rt.name()); known {
+		left.DeadLetters = &n
+	}
+	return left
+}

@@ -1,0 +1,140 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/consumer/internal/caller"
+	"github.com/relaymq/relay/consumer/internal/durables"
+	"github.com/relaymq/relay/consumer/internal/generations"
+	"github.com/relaymq/relay/consumer/internal/limits"
+	"github.com/relaymq/relay/consumer/internal/link"
+	"github.com/relaymq/relay/consumer/internal/placing"
+	"github.com/relaymq/relay/consumer/internal/replayed"
+	"github.com/relaymq/relay/consumer/internal/reports"
+	"github.com/relaymq/relay/consumer/internal/source"
+	"github.com/relaymq/relay/consumer/internal/stores"
+	"github.com/relaymq/relay/consumer/internal/suspects"
+	"github.com/relaymq/relay/consumer/internal/tally"
+	"github.com/relaymq/relay/consumer/internal/upkeep"
+	"github.com/relaymq/relay/internal/archive"
+	"github.com/relaymq/relay/internal/looks"
+	"github.com/relaymq/relay/internal/orders"
+	"github.com/relaymq/relay/internal/orphans"
+	"github.com/relaymq/relay/internal/permission"
+	"github.com/relaymq/relay/internal/trouble"
+)
+
+// Engine runs routes on one connection: what Relay of package consumer is made of.
+type Engine struct {
+	Config Config
+	log    *slog.Logger
+	connection
+	services
+
+	Routes     routeList
+	Running    *running
+	Sources    *source.Instance // what all durables share
+	Phases     *phases
+	Divided    *dividedRoutes
+	limits     *limits.Set
+	Membership *member
+	events     reports.Reports
+	troubles   *trouble.List  // what is away that routes share
+	Stores     *stores.Stores // relay's own, opened by the start
+
+	escalate context.CancelCauseFunc // set by Run before anything runs that calls it
+	values   values
+}
+
+// connection is that to NATS, and what is asked over it.
+type connection struct {
+	Conn     *nats.Conn
+	JS       jetstream.JetStream
+	API      string // prefix of the JetStream API's subjects
+	Link     *link.Link
+	Line     *caller.Line // to the callers of messages
+	prober   *permission.Prober
+	streams  *looks.Streams
+	Listings durables.Listings
+	placing  *placing.Placing
+}
+
+// services work for all routes beside them; see [serving.background].
+type services struct {
+	Upkeep      *upkeep.Upkeep
+	tallies     *tally.Keeper
+	orders      *orders.Follower // of operators
+	Orphans     *orphans.Watch
+	generations *generations.Watch // of the partitions
+	Replayed    *replayed.Verdicts
+	Archive     *archive.Writer // nil: what became of messages is not kept
+	solo        *suspects.Solo
+}
+
+// newEngine makes an engine of routes; the error is what is wrong with them, also what [Spec.Fault] says. Nothing is asked of the server before Run.
+func New(nc *nats.Conn, cfg Config, routes ...Spec) (*Engine, error) {
+	r := &Engine{
+		Config: cfg, log: cfg.Logger, limits: limits.NewSet(cfg.Limits), Running: NewRunning(), Phases: newPhases(cfg.Drain), events: newEvents(nc, cfg),
+		connection: connection{Conn: nc, API: jetstream.DefaultAPIPrefix}, services: services{solo: suspects.NewSolo()},
+	}
+	r.troubles = trouble.NewList(cfg.Logger, func(what string, err error) { r.events.Trouble("", what, err) })
+	var err error
+	if cfg.Domain == "" {
+		r.JS, err = jetstream.New(nc)
+	} else {
+		r.JS, err = jetstream.NewWithDomain(nc, cfg.Domain)
+		r.API = "$JS." + cfg.Domain + ".API."
+	}
+	if err != nil {
+		return nil, err
+	}
+	r.Stores = stores.New(r.JS, cfg.Config, cfg.Logger)
+	r.placing = placing.New(placing.Config{JS: r.JS, Attempt: r.attempt})
+	r.Divided = newDividedRoutes(r)
+	r.streams, r.Line, r.prober = looks.New(r.JS), caller.New(nc), permission.NewProber(nc)
+	r.Membership = newMember(r)
+	faults := limits.Check(cfg.Limits)
+	names := make(map[string]bool)
+	var list []*Route
+	shortest := routes[0].AckWait
+	for _, cfg := range routes {
+		if cfg.Fault != nil {
+			faults = append(faults, cfg.Fault)
+		}
+		if names[cfg.Name] {
+			faults = append(faults, &SetupError{cfg.Name, errors.New("two routes have this name")})
+		}
+		names[cfg.Name] = true
+		shortest = min(shortest, cfg.AckWait)
+		if err := cfg.CheckLimits(r.Config.Limits); err != nil {
+			faults = append(faults, &SetupError{cfg.Name, err})
+		}
+		list = append(list, newRoute(r, cfg, r.Config.Limits, nil))
+	}
+	r.Routes.set(list)
+	r.Link = link.New(shortest)
+	r.Archive = newArchive(r)
+	r.Replayed = replayed.New(replayed.Config{JetStream: r.JS, Service: r.Config.Service, Log: r.log})
+	r.Upkeep = upkeep.New(upkeepConfig(r))
+	r.tallies = tally.NewKeeper(tallyConfig(r))
+	r.Routes.metrics = newMetrics(r)
+	r.Orphans = orphans.NewWatch()
+	r.generations = generations.NewWatch(r.Divided.watch())
+	r.orders = orders.NewFollower(r.JS, cfg.Service, cfg.Replicas, r.log, r.Routes.obey)
+	r.Sources = instanceOf(r)
+	for _, rt := range list {
+		r.enter(rt)
+	}
+	return r, errors.Join(faults...)
+}
+
+// Instance is the name of this process: that of the Config, or one that was made.
+func (r *Engine) Instance() string { return r.Config.Instance }
+
+// Opened is closed when the durable of each route is open, or was tried once: what is published from then on is after where they begin.
+func (r *Engine) Opened() <-chan struct{} { return r.Phases.opened }

@@ -1,0 +1,41 @@
+package engine
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+)
+
+// phases are how far a Relay is: it has begun, it serves, all its durables were tried. How long its drain may take belongs to the last of them.
+type phases struct {
+	began    atomic.Pointer[time.Time] // when Run began; nil: it was not called
+	Serving  atomic.Bool               // messages are pulled, and routes may change
+	opened   chan struct{}             // closed when the durable of each route was opened, or tried once
+	drainFor atomic.Int64              // Config.Drain, as it is now
+
+	// Set before it serves.
+	ends context.Context // of the start: when it is done, relay is to end
+	work context.Context // of what outlives that until the drain is over
+	slow context.Context // of the slow paths, which end with the drain
+}
+
+func newPhases(drain time.Duration) *phases {
+	p := &phases{opened: make(chan struct{})}
+	p.setDrain(drain)
+	return p
+}
+
+// begin notes when Run began. It returns false when that was before.
+func (p *phases) begin(now time.Time) bool { return p.began.CompareAndSwap(nil, &now) }
+
+// since is when Run began, or the zero time.
+func (p *phases) since() time.Time {
+	if t := p.began.Load(); t != nil {
+		return *t
+	}
+	return time.Time{}
+}
+
+func (p *phases) setDrain(d time.Duration) { p.drainFor.Store(int64(d)) }
+
+func (p *phases) drainTime() time.Duration { return time.Duration(p.drainFor.Load()) }

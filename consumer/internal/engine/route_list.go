@@ -1,0 +1,89 @@
+package engine
+
+import (
+	"slices"
+	"sync/atomic"
+
+	"github.com/relaymq/relay/consumer/internal/metrics"
+)
+
+// routeList is the routes that there are, but for those that are ending. A part of a route with partitions is one of them.
+type routeList struct {
+	of      atomic.Pointer[[]*Route]
+	metrics *metrics.Collector // of them, and of those that ended
+}
+
+// all are a list that nobody changes.
+func (l *routeList) All() []*Route {
+	if list := l.of.Load(); list != nil {
+		return *list
+	}
+	return nil
+}
+
+func (l *routeList) set(list []*Route) { l.of.Store(&list) }
+
+// replace has these be the routes from now on. Those that end are parts of others, or are forgotten later.
+func (l *routeList) replace(list, end []*Route) {
+	ends := make(map[string][]*metrics.RouteCount)
+	for _, rt := range end {
+		ends[rt.name()] = append(ends[rt.name()], &rt.Count.RouteCount)
+	}
+	l.metrics.Change(ends, func() { l.set(list) })
+}
+
+// counting are the routes, and what was counted of them beside that.
+func (l *routeList) counting() (routes []*Route, ended map[string][]*metrics.RouteCount) {
+	ended = l.metrics.Ended(func() { routes = l.All() })
+	return routes, ended
+}
+
+// named is the route of the name, or nil.
+func (l *routeList) Named(name string) *Route {
+	list := l.All()
+	if i := slices.IndexFunc(list, func(rt *Route) bool { return rt.name() == name || rt.Spec.Name == name }); i >= 0 {
+		return list[i]
+	}
+	return nil
+}
+
+// called are the routes that are called so: one, or those of its partitions.
+func (l *routeList) called(name string) (list []*Route) {
+	for _, rt := range l.All() {
+		if rt.name() == name {
+			list = append(list, rt)
+		}
+	}
+	return list
+}
+
+// calledName is what a route of that name is called outside of this package.
+func (l *routeList) calledName(name string) string {
+	if rt := l.Named(name); rt != nil {
+		return rt.name()
+	}
+	return name
+}
+
+// units are those of all routes, whether they are open or not: one of which another instance has the claim is not.
+func (l *routeList) Units() (list []*Unit) {
+	for _, rt := range l.All() {
+		if u := rt.Unit.Load(); u != nil && !slices.Contains(list, u) {
+			list = append(list, u)
+		}
+	}
+	return list
+}
+
+// stored is how many messages this instance has put into the dead letters and the retry stream.
+func (l *routeList) stored() (n uint64) {
+	for _, rt := range l.All() {
+		n += rt.Count.Parked.Load() + rt.Count.Aside.Load() + rt.Count.Stored()
+	}
+	return n
+}
+
+// has tells whether a route is called so in the configuration of this instance.
+func (l *routeList) has(name string) bool {
+	return slices.ContainsFunc(l.All(), func(rt *Route) bool { return rt.Spec.Name == name })
+}
