@@ -13,6 +13,7 @@ import (
 
 	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/engine"
+	"github.com/relaymq/relay/consumer/internal/route"
 	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/internal/archive"
 	"github.com/relaymq/relay/internal/natstest"
@@ -226,8 +227,8 @@ func TestArchive_aDeletedStreamIsMadeAgain(t *testing.T) {
 
 // Off there is nothing: no writer, no stream, no result of a message that nobody waits for. On, a record allocates nothing.
 func TestArchive_costs(t *testing.T) {
-	route := Route{Name: "r", Subjects: []string{"orders.>"}, Handler: HandlerFunc(func(context.Context, *Msg) error { return nil })}
-	r, err := New(&nats.Conn{}, Config{Archive: Archive{Results: true}}, route)
+	cfg := Route{Name: "r", Subjects: []string{"orders.>"}, Handler: HandlerFunc(func(context.Context, *Msg) error { return nil })}
+	r, err := New(&nats.Conn{}, Config{Archive: Archive{Results: true}}, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,13 +241,13 @@ func TestArchive_costs(t *testing.T) {
 			t.Errorf("off there is %s", c.Name)
 		}
 	}
-	on, err := New(&nats.Conn{}, Config{Archive: Archive{Outcomes: true}}, route)
+	on, err := New(&nats.Conn{}, Config{Archive: Archive{Outcomes: true}}, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer on.engine.Routes.All()[0].Group.Close(context.Background())
 	s, rt := source.New(on.engine.Sources, "ORDERS", "d"), on.engine.Routes.All()[0]
-	m := new(engine.Message)
+	m := new(route.Message)
 	m.Source, m.Durable, m.Route, m.Path = s, &s.Durable, &rt.Source, rt.Path
 	m.Delivery = &ack.Delivery{Sequence: 7, Time: time.Now()}
 	m.ToArchive(on.engine.Archive, supervise.Outcome{Action: supervise.AckMessage}) // the batch begins

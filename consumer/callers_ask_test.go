@@ -13,14 +13,14 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/relaymq/relay/consumer/internal/caller"
-	"github.com/relaymq/relay/consumer/internal/engine"
+	"github.com/relaymq/relay/consumer/internal/route"
 	"github.com/relaymq/relay/supervisor"
 )
 
 // bystanders is a route on which messages come whose callers never answer, and others that ask for nothing.
 type bystanders struct {
 	w     *world
-	rt    *engine.Route
+	rt    *route.Route
 	mutes *asker
 	mu    sync.Mutex
 	asked map[string]int // questions, by message

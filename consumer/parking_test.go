@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
-	"github.com/relaymq/relay/consumer/internal/engine"
+	"github.com/relaymq/relay/consumer/internal/route"
 	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/internal/retry"
 )
@@ -113,7 +113,7 @@ func TestMessage_returnsAreCountedOverParking(t *testing.T) {
 			} else if c.origin != nil {
 				attempts = c.origin.Attempts
 			}
-			m := new(engine.Message)
+			m := new(route.Message)
 			m.Source, m.Route = new(source.Source), &r.engine.Routes.All()[0].Source
 			m.Origin, m.Delivery = c.origin, &ack.Delivery{Msg: &nats.Msg{Subject: "orders.eu"}, Deliveries: c.deliveries}
 			m.Enter(c.record)

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/relaymq/relay/consumer/internal/engine"
+	"github.com/relaymq/relay/consumer/internal/route"
 	"github.com/relaymq/relay/internal/planned"
 	"github.com/relaymq/relay/internal/subject"
 )
@@ -34,7 +35,7 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	if len(routes) == 0 {
 		return nil, errors.New("at least one route is required")
 	}
-	var specs []engine.Spec
+	var specs []route.Spec
 	for _, rt := range routes {
 		specs = append(specs, rt.spec(cfg.Use))
 	}

@@ -198,7 +198,7 @@ func TestChange_inPlaceLeavesOthersOnTheDurableAlone(t *testing.T) {
 	other := Route{Name: "all", Subjects: []string{"orders.>"}, Durable: "d", Start: StartAll, Handler: wide}
 	route := Route{Name: "eu", Subjects: []string{"orders.eu"}, Durable: "d", Start: StartAll, Handler: narrow}
 	r, _ := w.start(Config{Logger: quiet, Drain: time.Second}, other, route)
-	unit := r.engine.Routes.All()[0].Unit.Load()
+	unit := r.engine.Routes.All()[0].Place.Load()
 	w.publish("orders.eu", 1)
 	w.eventually("it hangs", func() bool { return narrow.busy.Load() == 1 })
 	route.Handler = next
@@ -206,7 +206,7 @@ func TestChange_inPlaceLeavesOthersOnTheDurableAlone(t *testing.T) {
 	w.publish("orders.eu", 1)
 	w.publish("orders.us", 3)
 	w.eventually("both work", func() bool { return next.handled.Load() >= 1 && wide.handled.Load() == 3 })
-	if r.engine.Routes.All()[0].Unit.Load() != unit || wide.stopped.Load() > 0 {
+	if r.engine.Routes.All()[0].Place.Load() != unit || wide.stopped.Load() > 0 {
 		t.Error("the other route was touched")
 	}
 }

@@ -53,6 +53,14 @@ var layers = map[string][]string{
 	"consumer/internal/engine": { // what all the rooms of an instance do together
 		"ack", "dlq", "event", "supervisor", "internal/supervise", "consumer/internal/*",
 	},
+	"consumer/internal/route": { // what all the rooms of a route and of its messages do together
+		"dlq", "event", "supervisor", "internal/supervise", "consumer/internal/backlog", "consumer/internal/caller", "consumer/internal/catchup", "consumer/internal/generations",
+		"consumer/internal/health", "consumer/internal/intake", "consumer/internal/limits", "consumer/internal/memory", "consumer/internal/metrics",
+		"consumer/internal/operators", "consumer/internal/outcome", "consumer/internal/parking", "consumer/internal/peers", "consumer/internal/placing",
+		"consumer/internal/replayed", "consumer/internal/reply", "consumer/internal/reports", "consumer/internal/settle", "consumer/internal/source",
+		"consumer/internal/stores", "consumer/internal/suspects", "consumer/internal/tally", "consumer/internal/tenure", "consumer/internal/upkeep",
+		"consumer/internal/usercode",
+	},
 	"consumer/internal/usercode":  {"internal/supervise"},                                                         // what code says of a message is a verdict
 	"consumer/internal/outcome":   {"internal/supervise", "consumer/internal/caller", "consumer/internal/settle"}, // what it says of a message
 	"consumer/internal/division":  {"consumer/internal/usercode", "consumer/internal/generations"},

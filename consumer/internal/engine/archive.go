@@ -7,10 +7,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/consumer/internal/outcome"
-	"github.com/relaymq/relay/consumer/internal/reply"
 	"github.com/relaymq/relay/internal/archive"
-	"github.com/relaymq/relay/internal/supervise"
 )
 
 // newArchive is nil when nothing is kept.
@@ -19,7 +16,7 @@ func newArchive(r *Engine) *archive.Writer {
 		return nil
 	}
 	return archive.New(archive.Config{
-		Service: r.Config.Service, Instance: r.Config.Instance, Logger: r.log, MaxPayload: r.Conn.MaxPayload,
+		Service: r.Config.Service, Instance: r.Config.Instance, Logger: r.Log, MaxPayload: r.Conn.MaxPayload,
 		Publish: func(ctx context.Context, m *nats.Msg) error {
 			_, err := r.JS.PublishMsg(ctx, m, jetstream.WithExpectStream(archive.StreamName(r.Config.Service)))
 			if errors.Is(err, jetstream.ErrNoStreamResponse) {
@@ -28,30 +25,4 @@ func newArchive(r *Engine) *archive.Writer {
 			return err
 		},
 	})
-}
-
-// keepsResult has what an attempt returns kept, if no caller has it kept already. It is closed at the end of the attempt.
-func (m *Message) keepsResult() *reply.Result {
-	m.result = reply.New(archive.MaxResult)
-	return m.result
-}
-
-// toArchive keeps what became of the message.
-func (m *Message) ToArchive(a *archive.Writer, o supervise.Outcome) {
-	stream, r := outcome.Record(&m.Unsettled, o)
-	if result := m.resultToKeep(); result != nil && o.Action == supervise.AckMessage {
-		r.Result, r.Cut = result.Data()
-	}
-	a.Add(stream, r)
-}
-
-// resultToKeep is that of the last attempt; nil: none is kept.
-func (m *Message) resultToKeep() *reply.Result {
-	switch {
-	case !m.route().Engine.Config.Results:
-		return nil
-	case m.call != nil && m.call.result != nil:
-		return m.call.result
-	}
-	return m.result
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/consumer/internal/backlog"
-	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/looks"
 )
 
@@ -28,41 +27,13 @@ func (r *running) lookAgain() {
 	asking.Wait()
 }
 
-// backlog is what waits for the route; nil while its durable is not known.
-func (rt *Route) backlog() *control.Backlog {
-	var b *control.Backlog
-	due := uint64(0)
-	for _, s := range rt.Engine.Running.Sources() {
-		l := s.Looked()
-		if !s.Serves(&rt.Source) || l == nil {
-			continue
-		}
-		if s.Due {
-			due = l.Pending
-			if b != nil {
-				b.Outstanding += l.Outstanding
-			}
-			continue
-		}
-		b = &control.Backlog{Stream: l.Pending, Outstanding: l.Outstanding, At: l.At}
-	}
-	if b == nil {
-		return nil
-	}
-	if c := rt.parkedNow.Last(); c != nil {
-		n := c.N + due
-		b.Parked = &n
-	}
-	return b
-}
-
 // parked are the counts of what the routes have in the retry stream.
 func (l *routeList) parked() (list []backlog.Parked) {
 	for _, rt := range l.All() {
-		if r := rt.Engine; !rt.Spec.isCopy() {
+		if r := rt.Home; !rt.Spec.IsCopy() {
 			list = append(list, backlog.Parked{
-				Count: &rt.parkedNow, Stored: rt.Count.Parked.Load() + rt.Count.Aside.Load(),
-				Stream: r.Stores.Retries.Name(), Filter: r.Config.Service + ".park." + rt.name() + ".>",
+				Count: &rt.ParkedNow, Stored: rt.Count.Parked.Load() + rt.Count.Aside.Load(),
+				Stream: r.Stores.Retries.Name(), Filter: r.Config.Service + ".park." + rt.Name() + ".>",
 			})
 		}
 	}
@@ -82,20 +53,4 @@ func (r *running) waiting() (list []backlog.Waiting) {
 // newAsked is what the server is asked by.
 func newAsked(r *Engine) *backlog.Server {
 	return &backlog.Server{Conn: r.Conn, API: r.API, Streams: r.streams, Age: func() time.Duration { return r.Stores.AmongMany(looks.ShareFor) }}
-}
-
-// oldest is when the oldest message that waits for the route was published; the zero time when none does.
-func (rt *Route) Oldest() (at time.Time, known bool) {
-	for _, s := range rt.Engine.Running.Sources() {
-		if !s.Serves(&rt.Source) || s.Due {
-			continue
-		}
-		if found, ok := s.Oldest.Last(); ok && !s.IsLost() {
-			at, known = found, true
-		}
-	}
-	if c := rt.parkedNow.Last(); known && c != nil && !c.Oldest.IsZero() && (at.IsZero() || c.Oldest.Before(at)) {
-		at = c.Oldest
-	}
-	return at, known
 }

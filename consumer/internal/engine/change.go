@@ -7,6 +7,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/limits"
 	"github.com/relaymq/relay/consumer/internal/reload"
 	"github.com/relaymq/relay/consumer/internal/roster"
+	"github.com/relaymq/relay/consumer/internal/route"
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/transient"
 )
@@ -20,8 +21,8 @@ import (
 
 // change is what changes of the routes of an Engine that runs, at once.
 type Change struct {
-	Add    []Spec // with names that do not exist yet
-	Update []Spec // with names that exist
+	Add    []route.Spec // with names that do not exist yet
+	Update []route.Spec // with names that exist
 	Remove []string
 	// Limits are those that hold from then on; nil: as before.
 	Limits map[string]limits.Limit
@@ -37,7 +38,7 @@ func (c Change) byName() reload.Change {
 
 func (c Change) names() []string { return c.byName().Names() }
 
-func namesOf(routes []Spec) (list []string) {
+func namesOf(routes []route.Spec) (list []string) {
 	for _, rt := range routes {
 		list = append(list, rt.Name)
 	}
@@ -116,18 +117,18 @@ func (r *Engine) enterChange(ctx context.Context) (leave func(), err error) {
 	if !r.Phases.Serving.Load() {
 		return nil, roster.ErrNotRunning
 	}
-	return r.Running.Enter(ctx, r.Phases.ends)
+	return r.Running.Enter(ctx, r.Phases.Ends)
 }
 
 // enter has the parts that all routes share know of a route.
-func (r *Engine) enter(rt *Route) {
-	r.Routes.metrics.Enter(rt.name(), &rt.Count.RouteCount)
-	rt.Spec.enterLimits(r.limits)
+func (r *Engine) enter(rt *route.Route) {
+	r.Routes.metrics.Enter(rt.Name(), &rt.Count.RouteCount)
+	rt.Spec.EnterLimits(r.Bounds)
 	r.Link.Cover(rt.Spec.AckWait)
-	if rt.Spec.handlesEvents(r.Config.Service) {
-		r.events.Mute(rt.Spec.Name)
+	if rt.Spec.HandlesEvents(r.Config.Service) {
+		r.Reports.Mute(rt.Spec.Name)
 	} else {
-		r.events.Unmute(rt.Spec.Name)
+		r.Reports.Unmute(rt.Spec.Name)
 	}
 	if rt.Spec.Leased() {
 		r.Membership.Need()
@@ -136,6 +137,6 @@ func (r *Engine) enter(rt *Route) {
 		if l := r.Stores.Lives.Load(); l != nil {
 			l.Cover(rt.Spec.AckWait)
 		}
-		r.solo.Add(rt.Group)
+		r.Solo.Add(rt.Group)
 	}
 }

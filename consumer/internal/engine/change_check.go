@@ -11,6 +11,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/limits"
 	"github.com/relaymq/relay/consumer/internal/placing"
 	"github.com/relaymq/relay/consumer/internal/reload"
+	"github.com/relaymq/relay/consumer/internal/route"
 	"github.com/relaymq/relay/consumer/internal/source"
 )
 
@@ -21,10 +22,10 @@ type checkedChange struct {
 	does    reload.Decision
 	ends    []*Unit
 	begins  []*Unit
-	before  map[string]*Route // those that end
-	after   map[string]*Route // those that begin
+	before  map[string]*route.Route // those that end
+	after   map[string]*route.Route // those that begin
 	removed []Removed
-	lives   map[string]*liveChange // what changes in place
+	lives   map[string]*route.LiveChange // what changes in place
 }
 
 // check checks a change. What it makes on the server is of no effect by itself: a subject more of the dead letters, and the entry of
@@ -32,7 +33,7 @@ type checkedChange struct {
 func (c Change) check(ctx context.Context, r *Engine) (*checkedChange, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(r.Phases.ends, cancel)()
+	defer context.AfterFunc(r.Phases.Ends, cancel)()
 	r.Listings.Forget()
 	all := c.Limits
 	if all == nil {
@@ -43,7 +44,7 @@ func (c Change) check(ctx context.Context, r *Engine) (*checkedChange, error) {
 		return nil, err
 	}
 	running := r.Running.Units()
-	p := &checkedChange{relay: r, change: c, before: map[string]*Route{}, after: map[string]*Route{}, lives: c.liveChanges(r.Routes.All(), cfgs)}
+	p := &checkedChange{relay: r, change: c, before: map[string]*route.Route{}, after: map[string]*route.Route{}, lives: c.liveChanges(r.Routes.All(), cfgs)}
 	if err := p.decide(ctx, cfgs, running); err != nil {
 		return nil, err
 	}
@@ -62,7 +63,7 @@ func (c Change) check(ctx context.Context, r *Engine) (*checkedChange, error) {
 }
 
 // decide finds out what ends, what begins and what changes in place.
-func (p *checkedChange) decide(ctx context.Context, cfgs map[string]Spec, running []*Unit) error {
+func (p *checkedChange) decide(ctx context.Context, cfgs map[string]route.Spec, running []*Unit) error {
 	r := p.relay
 	meets := reload.Running{InPlace: slices.Collect(maps.Keys(p.lives)), Places: make(map[string]string)}
 	for name, cfg := range cfgs {
@@ -72,7 +73,7 @@ func (p *checkedChange) decide(ctx context.Context, cfgs map[string]Spec, runnin
 		// The durable that the route is to read may be that of others.
 		var stream string
 		err := r.attempt(ctx, func(ctx context.Context) (err error) {
-			stream, err = r.placing.StreamOf(ctx, cfg.placed())
+			stream, err = r.placing.StreamOf(ctx, cfg.Placed())
 			return err
 		})
 		if err != nil {
@@ -91,23 +92,23 @@ func (p *checkedChange) decide(ctx context.Context, cfgs map[string]Spec, runnin
 		}
 	}
 	for _, rt := range r.Routes.All() {
-		if rt.isUnplaced() && slices.Contains(p.change.names(), rt.Spec.Name) {
+		if rt.IsUnplaced() && slices.Contains(p.change.names(), rt.Spec.Name) {
 			p.before[rt.Spec.Name] = rt
 		}
 	}
-	maps.DeleteFunc(p.lives, func(name string, _ *liveChange) bool { return !slices.Contains(p.does.InPlace, name) })
+	maps.DeleteFunc(p.lives, func(name string, _ *route.LiveChange) bool { return !slices.Contains(p.does.InPlace, name) })
 	return nil
 }
 
 // newRoutes makes the routes that begin. Those that begin anew are as they were changed last.
-func (p *checkedChange) newRoutes(cfgs map[string]Spec, all map[string]limits.Limit) (list []*Route) {
+func (p *checkedChange) newRoutes(cfgs map[string]route.Spec, all map[string]limits.Limit) (list []*route.Route) {
 	for _, name := range p.does.Begin {
 		old := p.before[name]
 		cfg, given := cfgs[name]
 		if !given {
 			cfg = *old.Now()
 		}
-		rt := newRoute(p.relay, cfg, all, old)
+		rt := route.New(p.relay.Home, cfg, all, old)
 		p.after[name] = rt
 		list = append(list, rt)
 	}
@@ -116,18 +117,18 @@ func (p *checkedChange) newRoutes(cfgs map[string]Spec, all map[string]limits.Li
 
 // checkHandlers asks the handlers of the routes that the change names whether they can work.
 func (p *checkedChange) checkHandlers(ctx context.Context) (faults []error) {
-	ask := func(cfg Spec) {
-		if err := checkHandler(ctx, cfg); err != nil {
-			faults = append(faults, &SetupError{cfg.Name, err})
+	ask := func(cfg route.Spec) {
+		if err := route.CheckHandler(ctx, cfg); err != nil {
+			faults = append(faults, &route.SetupError{Route: cfg.Name, Err: err})
 		}
 	}
 	for _, name := range p.does.Begin {
-		if rt := p.after[name]; !slices.Contains(p.does.Anew, name) && !rt.Spec.isCopy() {
+		if rt := p.after[name]; !slices.Contains(p.does.Anew, name) && !rt.Spec.IsCopy() {
 			ask(*rt.Now())
 		}
 	}
 	for _, name := range p.does.InPlace {
-		ask(p.lives[name].cfg)
+		ask(p.lives[name].Spec)
 	}
 	return faults
 }
@@ -143,7 +144,7 @@ func (p *checkedChange) clashes(running []*Unit) (faults []error) {
 				continue
 			}
 			for _, rt := range begins.routes {
-				faults = append(faults, setupErrors(placing.Overlaps(allPlaced(goesOn.routes), rt.Spec.placed()))...)
+				faults = append(faults, setupErrors(placing.Overlaps(allPlaced(goesOn.routes), rt.Spec.Placed()))...)
 			}
 		}
 	}
@@ -151,36 +152,38 @@ func (p *checkedChange) clashes(running []*Unit) (faults []error) {
 }
 
 // together checks the routes of a change by themselves and returns those that are given, by name.
-func (c Change) together(routes []*Route, all map[string]limits.Limit) (map[string]Spec, error) {
+func (c Change) together(routes []*route.Route, all map[string]limits.Limit) (map[string]route.Spec, error) {
 	var there []string
 	for _, rt := range routes {
 		there = append(there, rt.Spec.Name)
 	}
-	cfgs := make(map[string]Spec)
+	cfgs := make(map[string]route.Spec)
 	faults := limits.Check(all)
 	for _, cfg := range slices.Concat(c.Add, c.Update) {
 		if cfg.Fault != nil {
 			faults = append(faults, cfg.Fault)
 		}
 		if err := cfg.CheckLimits(all); err != nil {
-			faults = append(faults, &SetupError{cfg.Name, err})
+			faults = append(faults, &route.SetupError{Route: cfg.Name, Err: err})
 		}
 		cfgs[cfg.Name] = cfg
 	}
-	c.byName().Faults(there, func(name, text string) { faults = append(faults, &SetupError{name, errors.New(text)}) })
+	c.byName().Faults(there, func(name, text string) {
+		faults = append(faults, &route.SetupError{Route: name, Err: errors.New(text)})
+	})
 	for _, rt := range routes {
 		if slices.Contains(c.names(), rt.Spec.Name) {
 			continue
 		}
 		if err := rt.Spec.CheckLimits(all); err != nil {
-			faults = append(faults, &SetupError{rt.Spec.Name, err})
+			faults = append(faults, &route.SetupError{Route: rt.Spec.Name, Err: err})
 		}
 	}
 	return cfgs, errors.Join(faults...)
 }
 
 // preflight looks at what is on the server.
-func (p *checkedChange) preflight(ctx context.Context, list []*Route) error {
+func (p *checkedChange) preflight(ctx context.Context, list []*route.Route) error {
 	r := p.relay
 	sources := sourcesOf(p.begins)
 	sideBySide(ctx, r.Conn, sources, lookAt)
@@ -207,7 +210,7 @@ func (p *checkedChange) discard() {
 	for _, rt := range p.after {
 		rt.Group.Drain()
 	}
-	p.relay.limits.Book().Discard()
+	p.relay.Bounds.Book().Discard()
 }
 
 // repeats are the errors of a durable that would bring again what was handled, where the configuration does not say that this is meant: start: all
@@ -219,7 +222,7 @@ func repeats(s *source.Source) (faults []error) {
 	}
 	for _, a := range s.Setup.Again {
 		if a.All {
-			faults = append(faults, &SetupError{s.Routes()[0].Name, fmt.Errorf(
+			faults = append(faults, &route.SetupError{Route: s.Routes()[0].Name, Err: fmt.Errorf(
 				"durable %s %s messages that were handled before: %v. To allow this: relay reload --deliver-again, or start: {seq: 1}", s.Name, does, a)})
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/relaymq/relay/consumer/internal/reload"
 	"github.com/relaymq/relay/consumer/internal/roster"
+	"github.com/relaymq/relay/consumer/internal/route"
 	"github.com/relaymq/relay/consumer/internal/source"
 )
 
@@ -25,12 +26,12 @@ func (p *checkedChange) commit() bool {
 		}
 	}
 	for _, name := range p.change.Remove {
-		p.removed = append(p.removed, p.before[name].rest())
+		p.removed = append(p.removed, restOf(p.before[name]))
 	}
 	return r.Running.Commit(p.ends, func() {
 		for name, before := range p.before {
 			if rt := p.after[name]; rt != nil {
-				rt.Standstill.successor.follow(before, time.Now())
+				rt.Standstill.Successor.Follow(before, time.Now())
 			}
 		}
 		var line []string
@@ -40,18 +41,18 @@ func (p *checkedChange) commit() bool {
 				all[rt.Spec.Name] = rt
 			}
 		}
-		var list []*Route
+		var list []*route.Route
 		for _, name := range reload.Line(line, slices.Collect(maps.Keys(p.before)), p.does.Begin) {
 			list = append(list, all[name])
 		}
-		var end []*Route
+		var end []*route.Route
 		for _, name := range p.change.Remove {
 			end = append(end, p.before[name])
 		}
 		r.Routes.replace(list, end)
-		r.limits.Book().Accept()
+		r.Bounds.Book().Accept()
 		if p.change.Limits != nil {
-			r.limits.Replace(p.change.Limits)
+			r.Bounds.Replace(p.change.Limits)
 		}
 	})
 }
@@ -69,11 +70,11 @@ func (p *checkedChange) make() error {
 func (p *checkedChange) run() Changed {
 	r := p.relay
 	for _, name := range p.does.InPlace {
-		p.lives[name].make()
+		p.lives[name].Commit()
 	}
 	for _, rt := range p.after {
 		r.enter(rt)
-		r.orders.Join(rt.name(), rt.Standstill.obey)
+		r.orders.Join(rt.Name(), rt.Standstill.Obey)
 	}
 	counts := make([]int, len(p.ends))
 	ended := make(map[*Unit]chan struct{})
@@ -95,7 +96,7 @@ func (p *checkedChange) run() Changed {
 				}
 			}
 			for _, rt := range u.routes {
-				if old := p.before[rt.Spec.Name]; old != nil && !rt.handsOver() {
+				if old := p.before[rt.Spec.Name]; old != nil && !rt.HandsOver() {
 					rt.Group.Inherit(old.Group)
 				}
 			}
@@ -105,14 +106,14 @@ func (p *checkedChange) run() Changed {
 			u.begin()
 			<-u.tried
 			for _, rt := range u.routes {
-				rt.Standstill.successor.end()
+				rt.Standstill.Successor.End()
 			}
 		})
 	}
 	work.Wait()
 	done := Changed{Added: namesOf(p.change.Add), Updated: namesOf(p.change.Update), Live: p.does.InPlace, Restarted: p.does.Anew, Removed: p.removed, Waiting: map[string]string{}}
 	for _, name := range p.does.Begin {
-		if err := p.after[name].Standstill.troubles.Err(); err != nil {
+		if err := p.after[name].Standstill.Troubles.Err(); err != nil {
 			done.Waiting[name] = err.Error()
 		}
 	}
@@ -120,23 +121,23 @@ func (p *checkedChange) run() Changed {
 		done.Interrupted += n
 	}
 	for _, name := range p.change.Remove {
-		if called := p.before[name].name(); len(r.Routes.called(called)) == 0 {
+		if called := p.before[name].Name(); len(r.Routes.called(called)) == 0 {
 			r.Routes.metrics.Forget(called)
-			r.limits.RemoveOwn(called)
+			r.Bounds.RemoveOwn(called)
 		}
 	}
-	r.log.Info("routes changed", "added", done.Added, "updated", done.Updated, "live", done.Live, "restarted", done.Restarted, "removed", p.change.Remove,
+	r.Log.Info("routes changed", "added", done.Added, "updated", done.Updated, "live", done.Live, "restarted", done.Restarted, "removed", p.change.Remove,
 		"interrupted", done.Interrupted)
 	return done
 }
 
-// rest is what is left of the route once it has ended.
-func (rt *Route) rest() Removed {
-	left := Removed{Route: rt.Spec.Name, Durable: rt.Spec.Durable, Stream: rt.Spec.Stream, Backlog: rt.backlog()}
-	if u := rt.Unit.Load(); u != nil { // also when the durable could not be opened yet
+// restOf is what is left of the route once it has ended.
+func restOf(rt *route.Route) Removed {
+	left := Removed{Route: rt.Spec.Name, Durable: rt.Spec.Durable, Stream: rt.Spec.Stream, Backlog: rt.Backlog()}
+	if u := unitOf(rt); u != nil { // also when the durable could not be opened yet
 		left.Stream = u.Main.Stream
 	}
-	if n, known := rt.Engine.Upkeep.Dead(rt.name()); known {
+	if n, known := rt.Home.Upkeep.Dead(rt.Name()); known {
 		left.DeadLetters = &n
 	}
 	return left

@@ -1,12 +1,9 @@
-// Package engine is what [Relay] of package consumer is made of: it runs routes, as [Spec]s say, until it is told to end. It starts them, changes them while
-// others run, and drains them.
+// Package engine runs the routes of an instance until it is told to end: it starts them, changes them while others run, and drains them.
 //
-//	Engine     what all routes of an instance share
-//	  └ Unit   what begins and ends together: a durable and its routes
-//	    └ Route
-//	      └ Message
+//	Engine           what begins and ends with the instance
+//	  └ Unit         what begins and ends together: a durable and its routes
+//	      └ route.Route
 //
-// It does not know handlers by their public types: a [Spec] has [Code], and each attempt is a [Msg] that the package consumer makes.
-//
-// [Relay]: https://pkg.go.dev/github.com/relaymq/relay/consumer#Relay
+// A start asks first and makes then (start.go). A change is checked in full before anything changes (change.go). A route with partitions is one route to
+// everybody else, and here one for each partition (partitions_change.go). One instance at a time has a unit whose routes are leased (tenure.go).
 package engine

@@ -1,9 +1,7 @@
 package engine
 
 import (
-	"context"
 	"errors"
-	"log/slog"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -15,13 +13,12 @@ import (
 	"github.com/relaymq/relay/consumer/internal/link"
 	"github.com/relaymq/relay/consumer/internal/placing"
 	"github.com/relaymq/relay/consumer/internal/replayed"
-	"github.com/relaymq/relay/consumer/internal/reports"
+	"github.com/relaymq/relay/consumer/internal/route"
 	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/consumer/internal/stores"
 	"github.com/relaymq/relay/consumer/internal/suspects"
 	"github.com/relaymq/relay/consumer/internal/tally"
 	"github.com/relaymq/relay/consumer/internal/upkeep"
-	"github.com/relaymq/relay/internal/archive"
 	"github.com/relaymq/relay/internal/looks"
 	"github.com/relaymq/relay/internal/orders"
 	"github.com/relaymq/relay/internal/orphans"
@@ -31,33 +28,21 @@ import (
 
 // Engine runs routes on one connection: what Relay of package consumer is made of.
 type Engine struct {
-	Config Config
-	log    *slog.Logger
+	*route.Home
 	connection
 	services
 
 	Routes     routeList
 	Running    *running
 	Sources    *source.Instance // what all durables share
-	Phases     *phases
 	Divided    *dividedRoutes
-	limits     *limits.Set
 	Membership *member
-	events     reports.Reports
-	troubles   *trouble.List  // what is away that routes share
-	Stores     *stores.Stores // relay's own, opened by the start
-
-	escalate context.CancelCauseFunc // set by Run before anything runs that calls it
-	values   values
 }
 
-// connection is that to NATS, and what is asked over it.
+// connection is what is asked over that to NATS.
 type connection struct {
-	Conn     *nats.Conn
-	JS       jetstream.JetStream
 	API      string // prefix of the JetStream API's subjects
 	Link     *link.Link
-	Line     *caller.Line // to the callers of messages
 	prober   *permission.Prober
 	streams  *looks.Streams
 	Listings durables.Listings
@@ -66,23 +51,22 @@ type connection struct {
 
 // services work for all routes beside them; see [serving.background].
 type services struct {
-	Upkeep      *upkeep.Upkeep
 	tallies     *tally.Keeper
 	orders      *orders.Follower // of operators
 	Orphans     *orphans.Watch
 	generations *generations.Watch // of the partitions
-	Replayed    *replayed.Verdicts
-	Archive     *archive.Writer // nil: what became of messages is not kept
-	solo        *suspects.Solo
 }
 
 // newEngine makes an engine of routes; the error is what is wrong with them, also what [Spec.Fault] says. Nothing is asked of the server before Run.
-func New(nc *nats.Conn, cfg Config, routes ...Spec) (*Engine, error) {
+func New(nc *nats.Conn, cfg route.Config, routes ...route.Spec) (*Engine, error) {
 	r := &Engine{
-		Config: cfg, log: cfg.Logger, limits: limits.NewSet(cfg.Limits), Running: NewRunning(), Phases: newPhases(cfg.Drain), events: newEvents(nc, cfg),
-		connection: connection{Conn: nc, API: jetstream.DefaultAPIPrefix}, services: services{solo: suspects.NewSolo()},
+		Home: &route.Home{
+			Config: cfg, Log: cfg.Logger, Conn: nc, Bounds: limits.NewSet(cfg.Limits), Phases: route.NewPhases(cfg.Drain), Reports: newEvents(nc, cfg), Solo: suspects.NewSolo(),
+		},
+		Running: NewRunning(), connection: connection{API: jetstream.DefaultAPIPrefix},
 	}
-	r.troubles = trouble.NewList(cfg.Logger, func(what string, err error) { r.events.Trouble("", what, err) })
+	r.Open, r.Drains = r.Running.Sources, r.Running.IsDraining
+	r.Troubles = trouble.NewList(cfg.Logger, func(what string, err error) { r.Reports.Trouble("", what, err) })
 	var err error
 	if cfg.Domain == "" {
 		r.JS, err = jetstream.New(nc)
@@ -98,34 +82,36 @@ func New(nc *nats.Conn, cfg Config, routes ...Spec) (*Engine, error) {
 	r.Divided = newDividedRoutes(r)
 	r.streams, r.Line, r.prober = looks.New(r.JS), caller.New(nc), permission.NewProber(nc)
 	r.Membership = newMember(r)
+	r.Fleet = r.Membership.Membership
+	r.Behind = r.Divided.behind
 	faults := limits.Check(cfg.Limits)
 	names := make(map[string]bool)
-	var list []*Route
+	var list []*route.Route
 	shortest := routes[0].AckWait
 	for _, cfg := range routes {
 		if cfg.Fault != nil {
 			faults = append(faults, cfg.Fault)
 		}
 		if names[cfg.Name] {
-			faults = append(faults, &SetupError{cfg.Name, errors.New("two routes have this name")})
+			faults = append(faults, &route.SetupError{Route: cfg.Name, Err: errors.New("two routes have this name")})
 		}
 		names[cfg.Name] = true
 		shortest = min(shortest, cfg.AckWait)
 		if err := cfg.CheckLimits(r.Config.Limits); err != nil {
-			faults = append(faults, &SetupError{cfg.Name, err})
+			faults = append(faults, &route.SetupError{Route: cfg.Name, Err: err})
 		}
-		list = append(list, newRoute(r, cfg, r.Config.Limits, nil))
+		list = append(list, route.New(r.Home, cfg, r.Config.Limits, nil))
 	}
 	r.Routes.set(list)
 	r.Link = link.New(shortest)
 	r.Archive = newArchive(r)
-	r.Replayed = replayed.New(replayed.Config{JetStream: r.JS, Service: r.Config.Service, Log: r.log})
+	r.Replayed = replayed.New(replayed.Config{JetStream: r.JS, Service: r.Config.Service, Log: r.Log})
 	r.Upkeep = upkeep.New(upkeepConfig(r))
 	r.tallies = tally.NewKeeper(tallyConfig(r))
 	r.Routes.metrics = newMetrics(r)
 	r.Orphans = orphans.NewWatch()
 	r.generations = generations.NewWatch(r.Divided.watch())
-	r.orders = orders.NewFollower(r.JS, cfg.Service, cfg.Replicas, r.log, r.Routes.obey)
+	r.orders = orders.NewFollower(r.JS, cfg.Service, cfg.Replicas, r.Log, r.Routes.obey)
 	r.Sources = instanceOf(r)
 	for _, rt := range list {
 		r.enter(rt)
@@ -137,4 +123,4 @@ func New(nc *nats.Conn, cfg Config, routes ...Spec) (*Engine, error) {
 func (r *Engine) Instance() string { return r.Config.Instance }
 
 // Opened is closed when the durable of each route is open, or was tried once: what is published from then on is after where they begin.
-func (r *Engine) Opened() <-chan struct{} { return r.Phases.opened }
+func (r *Engine) Opened() <-chan struct{} { return r.Phases.Opened }

@@ -4,12 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
-	"sync/atomic"
 
 	"github.com/nats-io/nats.go"
 
 	"github.com/relaymq/relay/consumer/internal/peers"
-	"github.com/relaymq/relay/internal/control"
+	"github.com/relaymq/relay/consumer/internal/route"
 	"github.com/relaymq/relay/internal/fleet"
 	"github.com/relaymq/relay/internal/version"
 )
@@ -17,17 +16,17 @@ import (
 // member is this instance as one of the fleet, with what it tells the others.
 type member struct {
 	*fleet.Membership
-	config  atomic.Pointer[control.ConfigStatus] // that it runs, as the program said
+	home    *route.Home
 	routes  *routeList
 	running *running
 	divided *dividedRoutes
 }
 
 func newMember(r *Engine) *member {
-	m := &member{routes: &r.Routes, running: r.Running, divided: r.Divided}
+	m := &member{home: r.Home, routes: &r.Routes, running: r.Running, divided: r.Divided}
 	how := fleet.Config{
 		Service: r.Config.Service, Domain: r.Config.Domain, Replicas: r.Config.Replicas, Instance: r.Config.Instance, Version: version.String(),
-		Lease: r.Config.Lease, State: m.state, Logger: r.log,
+		Lease: r.Config.Lease, State: m.state, Logger: r.Log,
 	}
 	m.Membership = fleet.NewMembership(func(ctx context.Context) (f *fleet.Fleet, err error) {
 		err = r.attempt(ctx, func(ctx context.Context) (err error) {
@@ -47,7 +46,7 @@ func newMember(r *Engine) *member {
 // state is what this instance tells the others with its session.
 func (m *member) state() json.RawMessage {
 	s := peers.State{Durables: map[string]string{}, Generations: map[string]peers.Generations{}, Draining: m.running.IsDraining()}
-	if c := m.config.Load(); c != nil {
+	if c := m.home.Told.Load(); c != nil {
 		s.Generation, s.Config = c.Generation, c.Hash
 	}
 	for _, rt := range m.routes.All() {

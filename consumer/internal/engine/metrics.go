@@ -10,12 +10,6 @@ import (
 	"github.com/relaymq/relay/internal/orphans"
 )
 
-// counters are those of a route.
-type counters struct {
-	metrics.RouteCount
-	tally tally.RouteCount
-}
-
 func newMetrics(r *Engine) *metrics.Collector {
 	var answers [caller.Kinds]string
 	for i := range answers {
@@ -27,7 +21,7 @@ func newMetrics(r *Engine) *metrics.Collector {
 	}
 	return metrics.New(metrics.Config{
 		Snapshot: func() metrics.Snapshot { return snapshot(r) }, Answers: answers, Replies: replies,
-		Collect:  []func(chan<- prometheus.Metric){r.Upkeep.Collect, r.events.Collect, r.tallies.Collect},
+		Collect:  []func(chan<- prometheus.Metric){r.Upkeep.Collect, r.Reports.Collect, r.tallies.Collect},
 		Describe: []func(chan<- *prometheus.Desc){tally.Describe, upkeep.Describe},
 	})
 }
@@ -50,7 +44,7 @@ func snapshot(r *Engine) metrics.Snapshot {
 		}
 		s.Durables = append(s.Durables, d)
 	}
-	for _, l := range r.limits.Book().Status() {
+	for _, l := range r.Bounds.Book().Status() {
 		running := make(map[string]int)
 		for name, n := range l.Holders {
 			running[r.Routes.calledName(name)] += n
@@ -63,34 +57,7 @@ func snapshot(r *Engine) metrics.Snapshot {
 	routes, ended := r.Routes.counting()
 	s.Ended = ended
 	for _, rt := range routes {
-		s.Routes = append(s.Routes, rt.snapshot())
-	}
-	return s
-}
-
-func (rt *Route) snapshot() metrics.Route {
-	s := metrics.Route{
-		Name: rt.name(), Count: &rt.Count.RouteCount, Group: rt.Group.Status(), Holds: rt.Memory.Holds(), HeldMost: rt.Memory.Most().Bytes,
-		CatchUp: rt.CatchUp().Left(), Limits: rt.Spec.bounding().Names(), Backlog: rt.backlog(),
-	}
-	s.Fallback, _ = rt.Group.Fallback()
-	s.State, _, _ = rt.Standstill.condition(s.Group)
-	if h := rt.holder(); h != nil {
-		s.Here = &h.Here
-	}
-	if at, known := rt.Oldest(); known {
-		s.Oldest = &at
-	}
-	if rt.Spec.isCopy() {
-		return s
-	}
-	if d := rt.Engine.Divided.Get(s.Name); d != nil {
-		if n := d.Behind(); n >= 0 {
-			s.Behind = new(int(n))
-		}
-	}
-	if n, known := rt.Engine.Upkeep.Dead(s.Name); known {
-		s.Dead = &n
+		s.Routes = append(s.Routes, rt.Snapshot())
 	}
 	return s
 }

@@ -44,7 +44,7 @@ func (r *Engine) operate(ctx context.Context, route, key, state string) (orders.
 	if !r.Phases.Serving.Load() {
 		return order, roster.ErrNotRunning
 	}
-	followed, err := r.orders.Give(ctx, order, r.Phases.ends.Done())
+	followed, err := r.orders.Give(ctx, order, r.Phases.Ends.Done())
 	if err == nil && !followed {
 		err = fmt.Errorf("the order is stored: %w", roster.ErrNotRunning)
 	}
@@ -96,8 +96,8 @@ func (l *routeList) refuseEntry(e letters.Entry) string {
 	if rt == nil {
 		return "this relay has no route " + e.Route
 	}
-	if u := rt.Unit.Load(); u != nil && rt.Spec.originStream(u) != e.Stream {
-		return fmt.Sprintf("route %s of this relay reads stream %s, and the message is of stream %s", e.Route, rt.Spec.originStream(u), e.Stream)
+	if p := rt.Place.Load(); p != nil && rt.Spec.OriginStream(p) != e.Stream {
+		return fmt.Sprintf("route %s of this relay reads stream %s, and the message is of stream %s", e.Route, rt.Spec.OriginStream(p), e.Stream)
 	}
 	return ""
 }

@@ -6,13 +6,14 @@ import (
 
 	"github.com/relaymq/relay/consumer/internal/backlog"
 	"github.com/relaymq/relay/consumer/internal/peers"
+	"github.com/relaymq/relay/consumer/internal/route"
 	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/internal/orphans"
 	"github.com/relaymq/relay/internal/partition"
 )
 
 // forOrphans is what the search for orphans has to know of routes.
-func forOrphans(routes []Spec) (list []orphans.Route) {
+func forOrphans(routes []route.Spec) (list []orphans.Route) {
 	for _, rt := range routes {
 		list = append(list, orphans.Route{Name: rt.Name, Durable: rt.Durable, Divided: rt.Partitions > 0})
 	}
@@ -22,7 +23,7 @@ func forOrphans(routes []Spec) (list []orphans.Route) {
 // orphansConfig is how this instance looks for orphans.
 func orphansConfig(r *Engine, asked *backlog.Server) orphans.WatchConfig {
 	return orphans.WatchConfig{
-		Search: orphans.NewSearch(r.JS, r.Config.Service), Retries: r.Stores.Retries, Log: r.log, Reads: r.Routes.durables,
+		Search: orphans.NewSearch(r.JS, r.Config.Service), Retries: r.Stores.Retries, Log: r.Log, Reads: r.Routes.durables,
 		Known: func(stream, route, durable string) bool {
 			return r.Running.reads(stream, durable) || r.Routes.reads(stream, durable) || peers.Uses(r.Membership.Now(), r.Config.Instance, stream, route, durable)
 		},
@@ -42,7 +43,7 @@ func (l *routeList) durables() (list []orphans.Reads) {
 		d := orphans.Reads{Stream: u.Main.Stream, Durable: u.Main.Name, Log: u.Main.Log()}
 		for _, rt := range u.routes {
 			d.Routes = append(d.Routes, [2]string{rt.Spec.Name, u.Main.Stream})
-			if p := rt.Spec.part; p != nil {
+			if p := rt.Spec.Part; p != nil {
 				d.Routes = append(d.Routes, [2]string{p.Route, p.Stream})
 			}
 		}

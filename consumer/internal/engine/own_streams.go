@@ -21,18 +21,18 @@ func OwnStreams(r *Engine) []jetstream.StreamConfig {
 // upkeepConfig is how relay's own streams are watched.
 func upkeepConfig(r *Engine) upkeep.Config {
 	return upkeep.Config{
-		Conn: r.Conn, JS: r.JS, Log: r.log, Looks: r.streams, Troubles: r.troubles, Probing: r.prober,
+		Conn: r.Conn, JS: r.JS, Log: r.Log, Looks: r.streams, Troubles: r.Troubles, Probing: r.prober,
 		Stores: r.Stores, Streams: func() []jetstream.StreamConfig { return OwnStreams(r) }, SweepRecords: r.Running.SweepRecords,
 		Parked: r.Config.Parked,
 		Routes: func() (names []string) {
 			for _, rt := range r.Routes.All() {
-				names = append(names, rt.name())
+				names = append(names, rt.Name())
 			}
 			slices.Sort(names)
 			return slices.Compact(names)
 		},
 		Stored:        r.Routes.stored,
-		ReportTrouble: func(what string, err error) { r.events.Trouble("", what, err) },
-		ReportFilling: func(u dlq.Usage) { r.events.Filling(u, r.Config.Letters.OnFull) },
+		ReportTrouble: func(what string, err error) { r.Reports.Trouble("", what, err) },
+		ReportFilling: func(u dlq.Usage) { r.Reports.Filling(u, r.Config.Letters.OnFull) },
 	}
 }

@@ -7,12 +7,13 @@ import (
 
 	"github.com/relaymq/relay/consumer/internal/division"
 	"github.com/relaymq/relay/consumer/internal/generations"
+	"github.com/relaymq/relay/consumer/internal/route"
 )
 
 // expanded is a change of routes with partitions, which is one of their parts.
 type expanded struct {
 	Change
-	of      *division.Expanded[Spec]
+	of      *division.Expanded[route.Spec]
 	divided map[string]*divided // of routes that are to have partitions; nil: they have none any more
 	were    map[string]*divided // of those that had them before
 }
@@ -24,12 +25,12 @@ func (l *dividedRoutes) expand(ctx context.Context, c Change, how generations.Di
 	if all == nil {
 		all = l.relay.Limits()
 	}
-	of, err := division.Expand(division.Change[Spec]{Add: c.Add, Update: c.Update, Remove: c.Remove}, division.Config[Spec]{
-		Name:    func(cfg Spec) string { return cfg.Name },
-		Divides: func(cfg Spec) bool { return cfg.Partitions > 0 },
+	of, err := division.Expand(division.Change[route.Spec]{Add: c.Add, Update: c.Update, Remove: c.Remove}, division.Config[route.Spec]{
+		Name:    func(cfg route.Spec) string { return cfg.Name },
+		Divides: func(cfg route.Spec) bool { return cfg.Partitions > 0 },
 		Runs:    func(name string) bool { return routes.Named(name) != nil },
 		Parts:   l.Parts,
-		Divide: func(cfg Spec) ([]Spec, error) {
+		Divide: func(cfg route.Spec) ([]route.Spec, error) {
 			err := cfg.Fault
 			if err == nil {
 				err = setupError(cfg.Name, cfg.CheckLimits(all))
@@ -44,11 +45,11 @@ func (l *dividedRoutes) expand(ctx context.Context, c Change, how generations.Di
 			out.divided[cfg.Name] = d
 			return routesOf(d), nil
 		},
-		Stays: func(part Spec) bool {
+		Stays: func(part route.Spec) bool {
 			rt := routes.Named(part.Name)
-			return how == generations.TakeOthers && rt != nil && rt.Spec.part.Stays(part.part)
+			return how == generations.TakeOthers && rt != nil && rt.Spec.Part.Stays(part.Part)
 		},
-		Fault:  func(name, text string) error { return &SetupError{name, errors.New(text)} },
+		Fault:  func(name, text string) error { return &route.SetupError{Route: name, Err: errors.New(text)} },
 		Called: routes.calledName,
 	})
 	out.of, out.Add, out.Update, out.Remove = of, of.Add, of.Update, of.Remove
@@ -70,16 +71,16 @@ func (l *dividedRoutes) made(c expanded) {
 		if d != nil {
 			d.Follow(was.Route)
 		} else {
-			r.log.Warn("the route no longer has partitions here; their stream stays, and the server keeps copying to it (relay orphans ls shows what is left there)",
+			r.Log.Warn("the route no longer has partitions here; their stream stays, and the server keeps copying to it (relay orphans ls shows what is left there)",
 				"route", name, "stream", was.Newest().Name())
 		}
 		r.Membership.Renew() // tells the others
 		formers := r.Routes.called(name)
 		r.Running.Go(func() {
 			for _, rt := range formers {
-				rt.settings.formers.Wait()
+				rt.Settings.Formers.Wait()
 			}
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Phases.ends), r.Phases.drainTime())
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Phases.Ends), r.Phases.DrainTime())
 			defer cancel()
 			was.EndBefore(ctx, d)
 		})

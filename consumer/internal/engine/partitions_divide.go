@@ -7,28 +7,29 @@ import (
 	"github.com/relaymq/relay/consumer/internal/division"
 	"github.com/relaymq/relay/consumer/internal/generations"
 	"github.com/relaymq/relay/consumer/internal/placing"
+	"github.com/relaymq/relay/consumer/internal/route"
 	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/internal/planned"
 )
 
 // dividedRoutes are the routes with partitions of a Relay.
 type dividedRoutes struct {
-	division.Routes[Spec]
+	division.Routes[route.Spec]
 	relay *Engine
 	maker generations.Maker
 }
 
 // divided is a route with partitions.
-type divided = division.Route[Spec]
+type divided = division.Route[route.Spec]
 
 func newDividedRoutes(r *Engine) *dividedRoutes {
 	return &dividedRoutes{
-		relay: r, maker: generations.Maker{Conn: r.Conn, JS: r.JS, API: r.API, Service: r.Config.Service, Replicas: r.Config.Replicas, Log: r.log},
+		relay: r, maker: generations.Maker{Conn: r.Conn, JS: r.JS, API: r.API, Service: r.Config.Service, Replicas: r.Config.Replicas, Log: r.Log},
 	}
 }
 
 // divide finds how a route is divided, and how it is to be.
-func (l *dividedRoutes) divide(ctx context.Context, head Spec, how generations.Dividing) (*divided, error) {
+func (l *dividedRoutes) divide(ctx context.Context, head route.Spec, how generations.Dividing) (*divided, error) {
 	var g *generations.Route
 	was := l.Get(head.Name)
 	err := l.relay.attempt(ctx, func(ctx context.Context) (err error) {
@@ -38,7 +39,7 @@ func (l *dividedRoutes) divide(ctx context.Context, head Spec, how generations.D
 	if err != nil {
 		return nil, err
 	}
-	var fallback Substitute
+	var fallback route.Substitute
 	if head.Fallback != nil {
 		fallback = *head.Fallback
 	}
@@ -48,7 +49,7 @@ func (l *dividedRoutes) divide(ctx context.Context, head Spec, how generations.D
 }
 
 // planned is what would become of the partitions of a route.
-func (l *dividedRoutes) planned(ctx context.Context, head Spec) (p planned.Divided, err error) {
+func (l *dividedRoutes) planned(ctx context.Context, head route.Spec) (p planned.Divided, err error) {
 	err = l.relay.attempt(ctx, func(ctx context.Context) error {
 		p, err = l.maker.Planned(ctx, l.wanted(head), l.relay.placing.Assumed)
 		return err
@@ -57,24 +58,24 @@ func (l *dividedRoutes) planned(ctx context.Context, head Spec) (p planned.Divid
 }
 
 // wanted is how the route is to be divided.
-func (l *dividedRoutes) wanted(head Spec) generations.Wanted {
+func (l *dividedRoutes) wanted(head route.Spec) generations.Wanted {
 	return generations.Wanted{
-		Route: head.Name, Layout: head.layout(), Start: generations.Start{Policy: head.Start.Policy, Since: head.Start.Since, Seq: head.Start.Seq},
-		Origin: func(ctx context.Context) (string, error) { return l.relay.placing.StreamOf(ctx, head.placed()) },
+		Route: head.Name, Layout: head.Layout(), Start: generations.Start{Policy: head.Start.Policy, Since: head.Start.Since, Seq: head.Start.Seq},
+		Origin: func(ctx context.Context) (string, error) { return l.relay.placing.StreamOf(ctx, head.Placed()) },
 	}
 }
 
 // divideAll has routes with partitions run as their parts: those that have a stream.
 func (l *dividedRoutes) divideAll(ctx context.Context) (faults []error) {
 	r := l.relay
-	var list []*Route
+	var list []*route.Route
 	for _, rt := range r.Routes.All() {
 		if rt.Spec.Partitions == 0 {
 			list = append(list, rt)
 			continue
 		}
 		var d *divided
-		err := r.troubles.Persist(ctx, "the partitions of route "+rt.Spec.Name, func(ctx context.Context) (err error) {
+		err := r.Troubles.Persist(ctx, "the partitions of route "+rt.Spec.Name, func(ctx context.Context) (err error) {
 			d, err = l.divide(ctx, rt.Spec, generations.MakeWanted)
 			return err
 		})
@@ -90,7 +91,7 @@ func (l *dividedRoutes) divideAll(ctx context.Context) (faults []error) {
 		l.Set(rt.Spec.Name, d)
 		rt.Group.Drain()
 		for _, cfg := range routesOf(d) {
-			part := newRoute(r, cfg, r.Config.Limits, nil)
+			part := route.New(r.Home, cfg, r.Config.Limits, nil)
 			r.enter(part)
 			list = append(list, part)
 		}
@@ -102,18 +103,26 @@ func (l *dividedRoutes) divideAll(ctx context.Context) (faults []error) {
 }
 
 // routesOf are the routes that run for the parts of a route.
-func routesOf(d *divided) (list []Spec) {
+func routesOf(d *divided) (list []route.Spec) {
 	for _, p := range d.Parts() {
 		cfg := d.Head
-		cfg.part = &p
+		cfg.Part = &p
 		cfg.Name, cfg.Stream, cfg.Durable, cfg.Subjects = p.Name(), p.Of.Name(), p.Of.DurableOf(p.Number), []string{p.Of.Part(p.Number)}
 		cfg.Start, cfg.Instances, cfg.Partitions = source.Start{Policy: "all", Text: "all"}, "one", 0
 		cfg.Stash.Bytes = max(cfg.Stash.Bytes/p.Of.Count, 1<<20) // which bounds the memory
-		cfg.life, cfg.fallbackLife = d.Handler.Life(), d.Fallback.Life()
+		cfg.Life, cfg.FallbackLife = d.Handler.Life(), d.Fallback.Life()
 		if p.HandsOver() {
 			cfg.Limits, cfg.Batch, cfg.Fallback = nil, nil, nil
 		}
 		list = append(list, cfg)
 	}
 	return list
+}
+
+// behind is how many messages the copies of a route with partitions are behind; below zero: that is not known, or it has none.
+func (l *dividedRoutes) behind(route string) int64 {
+	if d := l.Get(route); d != nil {
+		return d.Behind()
+	}
+	return -1
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/relaymq/relay/consumer/internal/generations"
 	"github.com/relaymq/relay/consumer/internal/peers"
 	"github.com/relaymq/relay/consumer/internal/roster"
+	"github.com/relaymq/relay/consumer/internal/route"
 )
 
 // The generations of a route with partitions while it runs: one instance looks after their streams, and all follow.
@@ -42,7 +43,7 @@ func toTell(g *generations.Route) peers.Generations {
 func (l *dividedRoutes) run(ctx context.Context) {
 	l.relay.generations.Run(ctx)
 	for _, d := range l.All() {
-		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.relay.Phases.drainTime())
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.relay.Phases.DrainTime())
 		d.EndBefore(end, nil)
 		cancel()
 	}
@@ -60,7 +61,7 @@ func (l *dividedRoutes) follow(ctx context.Context, name string) error {
 	if was == nil {
 		return nil
 	}
-	c, err := l.expand(ctx, Change{Update: []Spec{was.Head}, DeliverAgain: true}, generations.TakeOthers)
+	c, err := l.expand(ctx, Change{Update: []route.Spec{was.Head}, DeliverAgain: true}, generations.TakeOthers)
 	if err != nil {
 		return err
 	}
@@ -75,13 +76,13 @@ func (l *dividedRoutes) follow(ctx context.Context, name string) error {
 		}
 	}
 	l.made(c)
-	r.log.Info("the number of partitions of the route changed; messages that wait are handed over first", "route", name, "partitions", to.Count, "before", from.Count, "generation", to.Number, "former_generations", len(c.divided[name].Streams)-1)
+	r.Log.Info("the number of partitions of the route changed; messages that wait are handed over first", "route", name, "partitions", to.Count, "before", from.Count, "generation", to.Number, "former_generations", len(c.divided[name].Streams)-1)
 	return nil
 }
 
 // reluctant is how long this instance leaves a partition to others that have fewer.
 func (u *Unit) reluctant() time.Duration {
-	p := u.routes[0].Spec.part
+	p := u.routes[0].Spec.Part
 	if p == nil {
 		return 0
 	}
@@ -100,9 +101,9 @@ func (l *dividedRoutes) balance(ctx context.Context, g *generations.Route) {
 	if len(units) == 0 {
 		return
 	}
-	r.log.Info("handing partitions over to instances that have fewer", "route", g.Name, "count", len(units), "has", now.Own())
+	r.Log.Info("handing partitions over to instances that have fewer", "route", g.Name, "count", len(units), "has", now.Own())
 	if err := restart(ctx, r, units...); err != nil && !errors.Is(err, roster.ErrNotRunning) {
-		r.log.Warn("partitions were not handed over; this instance keeps them", "route", g.Name, "error", err)
+		r.Log.Warn("partitions were not handed over; this instance keeps them", "route", g.Name, "error", err)
 		for _, u := range units {
 			u.tenure.Keep()
 		}
@@ -112,11 +113,11 @@ func (l *dividedRoutes) balance(ctx context.Context, g *generations.Route) {
 // leave has so many units of the newest generation leave their claims to others that stand by, at most.
 func (l *routeList) leave(g *generations.Route, most int) (units []*Unit) {
 	for _, rt := range l.called(g.Name) {
-		u, p := rt.Unit.Load(), rt.Spec.part
+		u, p := unitOf(rt), rt.Spec.Part
 		if u == nil || p == nil || p.Of.Number != g.Newest().Number || len(units) >= most { // without a part the route just lost its partitions
 			continue
 		}
-		if u.tenure.Has() && len(rt.holder().Standbys) > 0 {
+		if u.tenure.Has() && len(rt.Holder().Standbys) > 0 {
 			u.tenure.Leave()
 			units = append(units, u)
 		}
@@ -129,11 +130,11 @@ func (l *routeList) tellOfGenerations(name string, err error, now time.Time) {
 	const what = "the streams of its partitions"
 	for _, rt := range l.called(name) {
 		switch {
-		case rt.Spec.part == nil, rt.Spec.isCopy(): // without a part the route just lost its partitions
+		case rt.Spec.Part == nil, rt.Spec.IsCopy(): // without a part the route just lost its partitions
 		case err == nil:
-			rt.Standstill.troubles.Mended(what, now)
+			rt.Standstill.Troubles.Mended(what, now)
 		default:
-			rt.Standstill.troubles.Note(what, err, now)
+			rt.Standstill.Troubles.Note(what, err, now)
 		}
 	}
 }
@@ -144,6 +145,6 @@ func (l *routeList) tends(g *generations.Route) bool {
 	if rt == nil {
 		return false
 	}
-	u := rt.Unit.Load()
+	u := unitOf(rt)
 	return u != nil && u.tenure.Has()
 }

@@ -4,26 +4,20 @@ import (
 	"context"
 
 	"github.com/relaymq/relay/consumer/internal/placing"
+	"github.com/relaymq/relay/consumer/internal/route"
 	"github.com/relaymq/relay/consumer/internal/source"
 )
 
-// placed is what has to be known of the route to find its place.
-func (r Spec) placed() placing.Route {
-	return placing.Route{
-		Name: r.Name, Subjects: r.Subjects, Stream: r.Stream, Durable: r.Durable, Instances: r.Instances, Leased: r.Leased(), Divided: r.Partitions > 0,
-	}
-}
-
-func allPlaced(routes []*Route) (list []placing.Route) {
+func allPlaced(routes []*route.Route) (list []placing.Route) {
 	for _, rt := range routes {
-		list = append(list, rt.Spec.placed())
+		list = append(list, rt.Spec.Placed())
 	}
 	return list
 }
 
 // unplaced is a route of which no stream holds the subjects.
 type unplaced struct {
-	rt  *Route
+	rt  *route.Route
 	err error
 }
 
@@ -36,7 +30,7 @@ func faultsOf(list []unplaced) (faults []error) {
 }
 
 // unitsOf makes the units of routes: those that share a durable are in one.
-func unitsOf(ctx context.Context, r *Engine, routes []*Route, try placing.Trying) (units []*Unit, without []unplaced, faults []error) {
+func unitsOf(ctx context.Context, r *Engine, routes []*route.Route, try placing.Trying) (units []*Unit, without []unplaced, faults []error) {
 	places, none, wrong := r.placing.Place(ctx, allPlaced(routes), try)
 	for _, at := range places {
 		u := NewUnit(r, source.New(r.Sources, at.Stream, at.Durable))

@@ -6,6 +6,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/consumer/internal/placing"
+	"github.com/relaymq/relay/consumer/internal/route"
 	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/internal/orphans"
 	"github.com/relaymq/relay/internal/planned"
@@ -26,7 +27,7 @@ func (r *Engine) Plan(ctx context.Context, made ...jetstream.StreamConfig) (*pla
 	for _, c := range made {
 		plan.Streams = append(plan.Streams, planned.Stream{Stream: c.Name, Subjects: c.Subjects})
 	}
-	var plain []*Route
+	var plain []*route.Route
 	for _, rt := range r.Routes.All() {
 		if rt.Spec.Partitions == 0 {
 			plain = append(plain, rt)
@@ -58,7 +59,7 @@ func (r *Engine) Plan(ctx context.Context, made ...jetstream.StreamConfig) (*pla
 		plan.Durables = append(plan.Durables, d)
 	}
 	plan.Sort()
-	var routes []Spec
+	var routes []route.Spec
 	for _, rt := range r.Routes.All() {
 		routes = append(routes, rt.Spec)
 	}

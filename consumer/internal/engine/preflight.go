@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/relaymq/relay/consumer/internal/route"
 	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/internal/permission"
 )
@@ -20,7 +21,7 @@ func checkPermissions(ctx context.Context, by *permission.Prober, sources []*sou
 	refused, err := by.Try(ctx, probes)
 	var faults []error
 	for _, err := range refused {
-		faults = append(faults, &SetupError{Err: err})
+		faults = append(faults, &route.SetupError{Err: err})
 	}
 	return errors.Join(append(faults, err)...)
 }

@@ -6,9 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"time"
-
-	"github.com/relaymq/relay/consumer/internal/health"
-	"github.com/relaymq/relay/internal/supervise"
 )
 
 // Readiness says whether messages that wait would be handled, and if not, why and since when.
@@ -27,7 +24,7 @@ func (r *Engine) Ready() error {
 	if !r.Conn.IsConnected() {
 		errs = append(errs, fmt.Errorf("NATS: %s", strings.ToLower(r.Conn.Status().String())))
 	}
-	if err := r.troubles.Err(); err != nil {
+	if err := r.Troubles.Err(); err != nil {
 		errs = append(errs, err)
 	}
 	if err := r.Upkeep.Err(time.Now()); err != nil {
@@ -45,12 +42,12 @@ func (r *Engine) Ready() error {
 		}
 	}
 	for _, rt := range r.Routes.All() {
-		err := rt.Standstill.trouble()
+		err := rt.Standstill.Trouble()
 		if err == nil {
-			err = rt.Standstill.stall.Err(r.Config.Stalled, time.Now())
+			err = rt.Standstill.Stall.Err(r.Config.Stalled, time.Now())
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("route %s: %w", rt.name(), err))
+			errs = append(errs, fmt.Errorf("route %s: %w", rt.Name(), err))
 		}
 	}
 	if !r.Phases.Serving.Load() && len(errs) == 0 {
@@ -69,37 +66,8 @@ func (l *routeList) watchStalls(ctx context.Context, stalled time.Duration) {
 			return
 		case now := <-tick.C:
 			for _, rt := range l.All() {
-				rt.Standstill.lookForStall(now)
+				rt.Standstill.LookForStall(now)
 			}
 		}
 	}
-}
-
-// lookForStall has the route looked at.
-func (st *standstill) lookForStall(now time.Time) {
-	begun := st.begun.Load()
-	g := st.Group.Status()
-	saw := health.Starts{
-		Begun: begun, Running: g.Running > 0, Paused: g.Paused, Limited: len(g.Limited) > 0, Here: g.Held, Stream: st.pending(now),
-		Flows: g.State == supervise.Flowing, State: g.State.String(), Why: g.Why, Since: g.Since, Waiting: g.Window + g.StashMessages + g.Aside,
-	}
-	st.stall.Look(now, saw)
-}
-
-// pending is how many messages the durable of the route has not delivered, as the watchdog last heard. The server does not
-// tell whose they are: while another route of the durable starts some, none count.
-func (st *standstill) pending(now time.Time) (n uint64) {
-	for _, s := range st.Engine.Running.Sources() {
-		if !s.Serves(&st.Source) || !s.Health.PausedUntil().IsZero() { // paused on the server: status says so
-			continue
-		}
-		others := false
-		for _, o := range s.Routes() {
-			others = others || o != &st.Source && now.Sub(time.Unix(0, o.Owner.(*Route).Standstill.begun.Load())) < st.Engine.Config.Stalled
-		}
-		if !others {
-			n += s.Watchdog.Pending()
-		}
-	}
-	return n
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"github.com/relaymq/relay/consumer/internal/route"
 	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/internal/retry"
 )
@@ -9,9 +10,9 @@ import (
 // stream for each route and stream: two deployments may have a route of the same name, each on a stream of its own.
 //
 // Of a route with partitions the first one gets it, and puts it into the partition of its key, once no former generation is left whose messages are before it.
-func dueSourceOf(r *Engine, rt *Route, stream string) *source.Source {
+func dueSourceOf(r *Engine, rt *route.Route, stream string) *source.Source {
 	name := rt.Spec.Name
-	if p := rt.Spec.part; p != nil {
+	if p := rt.Spec.Part; p != nil {
 		if p.Number > 0 || p.To != nil || p.After {
 			return nil
 		}

@@ -5,52 +5,53 @@ import (
 	"sync/atomic"
 
 	"github.com/relaymq/relay/consumer/internal/metrics"
+	"github.com/relaymq/relay/consumer/internal/route"
 )
 
 // routeList is the routes that there are, but for those that are ending. A part of a route with partitions is one of them.
 type routeList struct {
-	of      atomic.Pointer[[]*Route]
+	of      atomic.Pointer[[]*route.Route]
 	metrics *metrics.Collector // of them, and of those that ended
 }
 
 // all are a list that nobody changes.
-func (l *routeList) All() []*Route {
+func (l *routeList) All() []*route.Route {
 	if list := l.of.Load(); list != nil {
 		return *list
 	}
 	return nil
 }
 
-func (l *routeList) set(list []*Route) { l.of.Store(&list) }
+func (l *routeList) set(list []*route.Route) { l.of.Store(&list) }
 
 // replace has these be the routes from now on. Those that end are parts of others, or are forgotten later.
-func (l *routeList) replace(list, end []*Route) {
+func (l *routeList) replace(list, end []*route.Route) {
 	ends := make(map[string][]*metrics.RouteCount)
 	for _, rt := range end {
-		ends[rt.name()] = append(ends[rt.name()], &rt.Count.RouteCount)
+		ends[rt.Name()] = append(ends[rt.Name()], &rt.Count.RouteCount)
 	}
 	l.metrics.Change(ends, func() { l.set(list) })
 }
 
 // counting are the routes, and what was counted of them beside that.
-func (l *routeList) counting() (routes []*Route, ended map[string][]*metrics.RouteCount) {
+func (l *routeList) counting() (routes []*route.Route, ended map[string][]*metrics.RouteCount) {
 	ended = l.metrics.Ended(func() { routes = l.All() })
 	return routes, ended
 }
 
 // named is the route of the name, or nil.
-func (l *routeList) Named(name string) *Route {
+func (l *routeList) Named(name string) *route.Route {
 	list := l.All()
-	if i := slices.IndexFunc(list, func(rt *Route) bool { return rt.name() == name || rt.Spec.Name == name }); i >= 0 {
+	if i := slices.IndexFunc(list, func(rt *route.Route) bool { return rt.Name() == name || rt.Spec.Name == name }); i >= 0 {
 		return list[i]
 	}
 	return nil
 }
 
 // called are the routes that are called so: one, or those of its partitions.
-func (l *routeList) called(name string) (list []*Route) {
+func (l *routeList) called(name string) (list []*route.Route) {
 	for _, rt := range l.All() {
-		if rt.name() == name {
+		if rt.Name() == name {
 			list = append(list, rt)
 		}
 	}
@@ -60,7 +61,7 @@ func (l *routeList) called(name string) (list []*Route) {
 // calledName is what a route of that name is called outside of this package.
 func (l *routeList) calledName(name string) string {
 	if rt := l.Named(name); rt != nil {
-		return rt.name()
+		return rt.Name()
 	}
 	return name
 }
@@ -68,7 +69,7 @@ func (l *routeList) calledName(name string) string {
 // units are those of all routes, whether they are open or not: one of which another instance has the claim is not.
 func (l *routeList) Units() (list []*Unit) {
 	for _, rt := range l.All() {
-		if u := rt.Unit.Load(); u != nil && !slices.Contains(list, u) {
+		if u := unitOf(rt); u != nil && !slices.Contains(list, u) {
 			list = append(list, u)
 		}
 	}
@@ -85,5 +86,5 @@ func (l *routeList) stored() (n uint64) {
 
 // has tells whether a route is called so in the configuration of this instance.
 func (l *routeList) has(name string) bool {
-	return slices.ContainsFunc(l.All(), func(rt *Route) bool { return rt.Spec.Name == name })
+	return slices.ContainsFunc(l.All(), func(rt *route.Route) bool { return rt.Spec.Name == name })
 }

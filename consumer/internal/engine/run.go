@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/relaymq/relay/consumer/internal/backlog"
+	"github.com/relaymq/relay/consumer/internal/route"
 	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/consumer/internal/takeover"
 	"github.com/relaymq/relay/consumer/internal/tally"
@@ -22,15 +23,15 @@ import (
 // when a key gave up under on_give_up: exit, one that is nats.ErrConnectionClosed when the connection was closed for good,
 // and *[SetupError]s joined when it could not begin. It is called once. The contexts of handlers have the values of ctx.
 func (r *Engine) Run(ctx context.Context) error {
-	if !r.Phases.begin(time.Now()) {
+	if !r.Phases.Begin(time.Now()) {
 		return errors.New("Run was called before")
 	}
-	r.values.set(ctx)
+	r.Values.Set(ctx)
 	ctx, escalate := context.WithCancelCause(ctx)
 	defer escalate(nil)
-	r.escalate = escalate
-	defer r.events.Begin()()
-	defer endWithConnection(ctx, r.Conn, r.log, escalate)()
+	r.Escalate = escalate
+	defer r.Reports.Begin()()
+	defer endWithConnection(ctx, r.Conn, r.Log, escalate)()
 
 	l := &startup{Engine: r}
 	if err := l.reach(ctx); err != nil {
@@ -38,12 +39,12 @@ func (r *Engine) Run(ctx context.Context) error {
 	}
 	stopAnswering, err := l.serveControl()
 	if err != nil {
-		return unlessStopped(ctx, &SetupError{Err: err})
+		return unlessStopped(ctx, &route.SetupError{Err: err})
 	}
 	defer stopAnswering()
-	stopHearing, err := peerHints(r).Hear(r.Routes.hear)
+	stopHearing, err := r.Hints().Hear(r.Routes.hear)
 	if err != nil {
-		return unlessStopped(ctx, &SetupError{Err: err})
+		return unlessStopped(ctx, &route.SetupError{Err: err})
 	}
 	defer stopHearing()
 	// The flush has the server report subscriptions that it does not permit, before the start asks which permissions are missing.
@@ -54,7 +55,7 @@ func (r *Engine) Run(ctx context.Context) error {
 	}
 	// Orders are known before the first message is pulled.
 	var stopFollowing func()
-	err = r.troubles.Persist(ctx, "the orders of operators", func(c context.Context) error {
+	err = r.Troubles.Persist(ctx, "the orders of operators", func(c context.Context) error {
 		return r.attempt(c, func(setup context.Context) (err error) {
 			stopFollowing, err = r.orders.Follow(setup, ctx)
 			return err
@@ -67,7 +68,7 @@ func (r *Engine) Run(ctx context.Context) error {
 	defer stopFollowing()
 	defer escalate(nil) // ends the following
 	lives := r.Stores.Lives.Load()
-	err = r.troubles.Persist(ctx, "bucket "+r.Stores.InstancesBucket(), func(ctx context.Context) error { return r.attempt(ctx, lives.Begin) })
+	err = r.Troubles.Persist(ctx, "bucket "+r.Stores.InstancesBucket(), func(ctx context.Context) error { return r.attempt(ctx, lives.Begin) })
 	if err != nil {
 		r.Running.closeSources()
 		return unlessStopped(ctx, setupError("", err))
@@ -115,7 +116,7 @@ func endWithConnection(ctx context.Context, nc *nats.Conn, log *slog.Logger, end
 
 // ownCause is why relay itself ended Run, if it did.
 func ownCause(ctx context.Context) error {
-	if cause := context.Cause(ctx); errors.Is(cause, ErrEscalated) || errors.Is(cause, nats.ErrConnectionClosed) {
+	if cause := context.Cause(ctx); errors.Is(cause, route.ErrEscalated) || errors.Is(cause, nats.ErrConnectionClosed) {
 		return cause
 	}
 	return nil
@@ -144,7 +145,7 @@ func (r *serving) serve(ctx context.Context) error {
 	// The slow paths end with the drain, whatever they are waiting for.
 	slow, stopSlow := context.WithCancel(work)
 	defer stopSlow()
-	r.Phases.ends, r.Phases.work, r.Phases.slow = ctx, work, slow
+	r.Phases.Ends, r.Phases.Work, r.Phases.Slow = ctx, work, slow
 	for _, u := range r.units { // all of them before the first begins, which looks at the sources of all
 		u.prepare()
 	}
@@ -166,12 +167,12 @@ func (r *serving) serve(ctx context.Context) error {
 				return
 			}
 		}
-		close(r.Phases.opened)
+		close(r.Phases.Opened)
 	})
 	r.Phases.Serving.Store(true) // from here on routes may change
 	<-ctx.Done()
 
-	deadline, cancel := context.WithTimeout(work, r.Phases.drainTime())
+	deadline, cancel := context.WithTimeout(work, r.Phases.DrainTime())
 	defer cancel()
 	context.AfterFunc(deadline, stopSlow)
 	ended, interrupted := r.drain(deadline, func() {
@@ -186,7 +187,7 @@ func (r *serving) serve(ctx context.Context) error {
 	r.Line.Close()
 	r.Stores.Records.Close()
 	if interrupted > 0 {
-		return fmt.Errorf("%w: %d of them after a drain of %v", ErrForcedDrain, interrupted, r.Phases.drainTime())
+		return fmt.Errorf("%w: %d of them after a drain of %v", ErrForcedDrain, interrupted, r.Phases.DrainTime())
 	}
 	return nil
 }
@@ -199,16 +200,16 @@ func (r *serving) background(ends, slow context.Context) []func(work context.Con
 		r.proveContact, r.Membership.Run, r.Upkeep.Sweep, r.Upkeep.WatchStuck, r.Upkeep.WatchUse, r.Upkeep.WatchSettings, r.Upkeep.WatchJobs,
 		r.Orphans.Run, r.Running.watchFloors, r.Divided.run, r.tallies.Run,
 		backlog.Watch{Server: asked, Parked: r.Routes.parked, Waiting: r.Running.waiting}.Run,
-		func(work context.Context) { r.limits.Share(work, sharingOf(r.Engine)) },
+		func(work context.Context) { r.Bounds.Share(work, sharingOf(r.Engine)) },
 		func(work context.Context) { r.Routes.watchStalls(work, r.Config.Stalled) },
-		func(work context.Context) { r.Stores.Records.Watch(work, r.log) },
+		func(work context.Context) { r.Stores.Records.Watch(work, r.Log) },
 		func(work context.Context) {
 			lives.Watch(work, func(ctx context.Context, dead []string) {
-				r.Running.giveBackOf(ctx, dead, takeover.Fellows{Conn: r.Conn, Log: r.log, Service: r.Config.Service, Ask: lives.AskAll})
+				r.Running.giveBackOf(ctx, dead, takeover.Fellows{Conn: r.Conn, Log: r.Log, Service: r.Config.Service, Ask: lives.AskAll})
 			})
 		},
 		func(context.Context) { r.place(ends) },
-		func(context.Context) { r.solo.Run(ends) },
+		func(context.Context) { r.Solo.Run(ends) },
 		func(context.Context) { r.Routes.tryHeld(slow) },
 	}
 	if r.Archive != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/consumer/internal/placing"
+	"github.com/relaymq/relay/consumer/internal/route"
 	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/consumer/internal/stores"
 	"github.com/relaymq/relay/consumer/internal/upkeep"
@@ -49,13 +50,13 @@ func (l *startup) start(ctx context.Context) error {
 		return errors.Join(faults...)
 	}
 	var faults []error
-	l.units, l.without, faults = unitsOf(ctx, l.Engine, l.Routes.All(), l.troubles.Persist)
+	l.units, l.without, faults = unitsOf(ctx, l.Engine, l.Routes.All(), l.Troubles.Persist)
 	for _, rt := range l.Routes.All() {
-		if rt.Spec.isCopy() {
+		if rt.Spec.IsCopy() {
 			continue
 		}
-		if err := checkHandler(ctx, *rt.Now()); err != nil {
-			faults = append(faults, &SetupError{rt.Spec.Name, err})
+		if err := route.CheckHandler(ctx, *rt.Now()); err != nil {
+			faults = append(faults, &route.SetupError{Route: rt.Spec.Name, Err: err})
 		}
 	}
 	if len(l.units) == 0 { // no route has a stream
@@ -84,7 +85,7 @@ func (r *Engine) attempt(ctx context.Context, f func(ctx context.Context) error)
 
 // reach waits for JetStream.
 func (l *startup) reach(ctx context.Context) error {
-	return setupError("", l.troubles.Persist(ctx, "JetStream", func(ctx context.Context) error {
+	return setupError("", l.Troubles.Persist(ctx, "JetStream", func(ctx context.Context) error {
 		return l.attempt(ctx, func(ctx context.Context) error { return CheckJetStream(ctx, l.JS) })
 	}))
 }
@@ -92,7 +93,7 @@ func (l *startup) reach(ctx context.Context) error {
 // shared opens what all routes need.
 func (l *startup) shared(ctx context.Context) error {
 	faults := l.Stores.Open(ctx, stores.Opening{
-		Persist: l.troubles.Persist, Attempt: l.attempt, DeadPrefixes: deadPrefixes(l.Routes.All()), Began: l.Phases.since(), Asked: l.Running.answerHand,
+		Persist: l.Troubles.Persist, Attempt: l.attempt, DeadPrefixes: deadPrefixes(l.Routes.All()), Began: l.Phases.Since(), Asked: l.Running.answerHand,
 	})
 	if err := setupError("", faults...); err != nil {
 		return err
@@ -103,11 +104,11 @@ func (l *startup) shared(ctx context.Context) error {
 		}
 	}
 	l.tallies.Open(l.Stores.Ledgers)
-	return setupError("", l.troubles.Persist(ctx, "relay's own streams", func(ctx context.Context) error { return transient.Made(l.attempt(ctx, l.Upkeep.SetRight)) }))
+	return setupError("", l.Troubles.Persist(ctx, "relay's own streams", func(ctx context.Context) error { return transient.Made(l.attempt(ctx, l.Upkeep.SetRight)) }))
 }
 
 // deadPrefixes begin the subjects of the dead letters of routes; an empty one is that of the service.
-func deadPrefixes(routes []*Route) (list []string) {
+func deadPrefixes(routes []*route.Route) (list []string) {
 	for _, rt := range routes {
 		list = append(list, rt.Spec.DeadPrefix)
 	}
@@ -116,19 +117,19 @@ func deadPrefixes(routes []*Route) (list []string) {
 
 // setupError makes one of what went wrong. A missing permission stands for all of them: what came after it failed for the same
 // reason.
-func setupError(route string, errs ...error) error {
+func setupError(name string, errs ...error) error {
 	var list []error
 	for _, err := range errs {
 		var v *permission.Error
-		var setup *SetupError
+		var setup *route.SetupError
 		switch {
 		case err == nil:
 		case errors.As(err, &v):
-			return &SetupError{Err: v}
+			return &route.SetupError{Err: v}
 		case errors.As(err, &setup):
 			list = append(list, err)
 		default:
-			list = append(list, &SetupError{route, err})
+			list = append(list, &route.SetupError{Route: name, Err: err})
 		}
 	}
 	return errors.Join(list...)
@@ -146,7 +147,7 @@ func CheckJetStream(ctx context.Context, js jetstream.JetStream) error {
 		// JetStream is enabled, but no server answers for the account at the moment.
 		err = fmt.Errorf("no server with JetStream answers: %w", nats.ErrNoResponders)
 	}
-	return &SetupError{Err: fmt.Errorf("JetStream: %w%s", err, hint(err))}
+	return &route.SetupError{Err: fmt.Errorf("JetStream: %w%s", err, hint(err))}
 }
 
 func hint(err error) string {
@@ -179,7 +180,7 @@ func (l *startup) look(ctx context.Context) error {
 	for _, u := range l.units {
 		for _, rt := range u.routes {
 			if differs := u.Main.Setup.Differs(); differs != nil {
-				faults = append(faults, &SetupError{rt.Spec.Name, fmt.Errorf("stopped: %w", differs)})
+				faults = append(faults, &route.SetupError{Route: rt.Spec.Name, Err: fmt.Errorf("stopped: %w", differs)})
 			} else if u.Main.Setup.LacksStream() {
 				faults = append(faults, setupError(rt.Spec.Name, u.Main.Setup.Err))
 			}
@@ -189,7 +190,7 @@ func (l *startup) look(ctx context.Context) error {
 		return errors.Join(faults...)
 	}
 	looked := slices.DeleteFunc(sourcesOf(l.units), func(s *source.Source) bool { return s.Setup.Err != nil })
-	return l.troubles.Persist(ctx, "permissions", func(ctx context.Context) error { return checkPermissions(ctx, l.prober, looked, l.sharedProbes()...) })
+	return l.Troubles.Persist(ctx, "permissions", func(ctx context.Context) error { return checkPermissions(ctx, l.prober, looked, l.sharedProbes()...) })
 }
 
 // lookTwice looks again where a stream was missing.

@@ -2,14 +2,10 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
-	"github.com/relaymq/relay/consumer/internal/caller"
 	"github.com/relaymq/relay/consumer/internal/tally"
-	"github.com/relaymq/relay/internal/audit"
-	"github.com/relaymq/relay/internal/supervise"
 )
 
 // tallyConfig is how counts are written to the ledgers.
@@ -34,30 +30,12 @@ func (u *Unit) tallyOf() tally.Of {
 		return list
 	}}
 	for _, rt := range u.routes {
-		of.Routes = append(of.Routes, tally.Route{Name: rt.Spec.Name, Count: &rt.Count.tally, Ended: rt.Count.ends, Hand: func() int {
+		of.Routes = append(of.Routes, tally.Route{Name: rt.Spec.Name, Count: &rt.Count.Tally, Ended: rt.Count.Ends, Hand: func() int {
 			messages, _ := rt.Memory.Ledger.Held()
 			return messages
 		}})
 	}
 	return of
-}
-
-// ended counts what becomes of a message for good, but for those that are done or dead, which others count.
-func (c *counters) ended(o supervise.Outcome) {
-	switch {
-	case o.Action != supervise.DropMessage:
-	case o.Err == caller.ErrExpired:
-		c.tally.Ended(tally.Expired)
-	case errors.Is(o.Err, caller.ErrForgotten):
-		c.tally.Ended(tally.Forgotten)
-	default:
-		c.tally.Ended(tally.Dropped)
-	}
-}
-
-// ends are the messages that ended, but for those of ended.
-func (c *counters) ends() audit.Counts {
-	return audit.Counts{Done: c.Settled[supervise.AckMessage].Load(), Fallback: c.Fallback.Load(), Dead: c.Stored()}
 }
 
 // lastTallies writes what the units counted, and how far their durables are, when they are through.

@@ -25,10 +25,10 @@ func (u *Unit) leased() bool { return u.Main.Leased() }
 func (u *Unit) tenureConfig() tenure.Config {
 	r := u.relay
 	return tenure.Config{
-		Membership: r.Membership.Membership, Instance: r.Config.Instance, Resource: peers.Resource(u.Main.Stream, u.Main.Name), Lease: r.Config.Lease,
-		DrainTime: r.Phases.drainTime, Reluctant: u.reluctant,
+		Membership: r.Fleet, Instance: r.Config.Instance, Resource: peers.Resource(u.Main.Stream, u.Main.Name), Lease: r.Config.Lease,
+		DrainTime: r.Phases.DrainTime, Reluctant: u.reluctant,
 		Begin: u.hold, Fence: u.fenceOff, End: func() {
-			ctx, cancel := context.WithTimeout(u.work, r.Phases.drainTime())
+			ctx, cancel := context.WithTimeout(u.work, r.Phases.DrainTime())
 			defer cancel()
 			u.stopPulling()
 			u.drain(ctx)
@@ -46,10 +46,10 @@ func (u *Unit) lead() {
 // hold begins the work on the unit.
 func (u *Unit) hold(fence uint64) {
 	for _, rt := range u.routes {
-		rt.log.Info("this instance now has the route; the others stand by", "fence", fence)
-		rt.Engine.events.Holder(rt.name(), rt.Spec.called(), rt.Engine.Config.Instance, fence)
+		rt.Log.Info("this instance now has the route; the others stand by", "fence", fence)
+		rt.Home.Reports.Holder(rt.Name(), rt.Spec.Called(), rt.Home.Config.Instance, fence)
 	}
-	if p := u.routes[0].Spec.part; p != nil && p.Number == 0 {
+	if p := u.routes[0].Spec.Part; p != nil && p.Number == 0 {
 		u.relay.generations.Soon() // this instance looks after the streams now
 	}
 	u.living.Go(u.live)
@@ -62,7 +62,7 @@ func (u *Unit) fenceOff() {
 		s.Session.Fence()
 	}
 	for _, rt := range u.routes {
-		rt.log.Warn("this instance lost the route: its lease was not renewed in time; running handlers are cancelled")
+		rt.Log.Warn("this instance lost the route: its lease was not renewed in time; running handlers are cancelled")
 	}
 }
 
@@ -72,16 +72,16 @@ func (u *Unit) standByAgain() {
 	r.Running.Change(u, func() {
 		var look transient.Spans
 		for p := new(transient.Patience); ; {
-			ctx, cancel := context.WithTimeout(r.Phases.ends, look.Next(source.LookFor, source.SetupTimeout))
+			ctx, cancel := context.WithTimeout(r.Phases.Ends, look.Next(source.LookFor, source.SetupTimeout))
 			err := restart(ctx, r, u)
 			cancel()
 			if err == nil || errors.Is(err, roster.ErrNotRunning) {
 				return
 			}
 			for _, rt := range u.routes {
-				rt.Standstill.troubles.Note("standing by for "+u.Main.String(), err, time.Now())
+				rt.Standstill.Troubles.Note("standing by for "+u.Main.String(), err, time.Now())
 			}
-			transient.Pause(r.Phases.ends, p.Next(source.RestBefore(&look)))
+			transient.Pause(r.Phases.Ends, p.Next(source.RestBefore(&look)))
 		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/relaymq/relay/consumer/internal/reload"
 	"github.com/relaymq/relay/consumer/internal/roster"
+	"github.com/relaymq/relay/consumer/internal/route"
 	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/consumer/internal/tally"
 	"github.com/relaymq/relay/consumer/internal/tenure"
@@ -15,7 +16,7 @@ import (
 // without it. Units come and go while others run.
 type Unit struct {
 	relay  *Engine
-	routes []*Route
+	routes []*route.Route
 	Main   *source.Source
 	dues   []*source.Source
 
@@ -41,13 +42,14 @@ func NewUnit(r *Engine, main *source.Source) *Unit {
 // prepare gives the unit what it needs to run. It comes before anybody knows of its routes.
 func (u *Unit) prepare() {
 	r := u.relay
-	u.opening, u.stopOpening = context.WithCancel(r.Phases.ends)
-	u.work, u.stopWork = context.WithCancel(r.Phases.work)
-	u.slow, u.stopSlow = context.WithCancel(r.Phases.slow)
+	u.opening, u.stopOpening = context.WithCancel(r.Phases.Ends)
+	u.work, u.stopWork = context.WithCancel(r.Phases.Work)
+	u.slow, u.stopSlow = context.WithCancel(r.Phases.Slow)
 	u.tenure = tenure.New(u.work, u.tenureConfig())
+	at := &route.Place{Owner: u, Main: u.Main, Tenure: u.tenure}
 	for _, rt := range u.routes {
 		rt.Path.Work = u.slow
-		rt.Unit.Store(u)
+		rt.Place.Store(at)
 	}
 	for _, s := range u.sources() {
 		s.Join(u)
@@ -127,10 +129,10 @@ func (u *Unit) endHandlers(ctx context.Context) (interrupted int) {
 	var routes sync.WaitGroup
 	for i, rt := range u.routes {
 		routes.Go(func() {
-			rt.settings.end()
+			rt.Settings.End()
 			counts[i] = rt.Group.Close(ctx)
-			rt.settings.equipment.Load().end(ctx, rt)
-			rt.settings.formers.Wait()
+			rt.Settings.Equipment.Load().End(ctx, rt)
+			rt.Settings.Formers.Wait()
 			rt.Questions.Wait() // before those that it submits to
 			rt.Path.End()
 			rt.Callers.Holding.Wait() // after whatever settles
@@ -160,14 +162,14 @@ func (u *Unit) end() {
 	u.living.Wait()
 	r := u.relay
 	for _, rt := range u.routes {
-		r.solo.Remove(rt.Group)
+		r.Solo.Remove(rt.Group)
 	}
 	r.Running.Remove(u)
 }
 
 // close ends a unit while others run. It returns how many handlers were interrupted.
 func (u *Unit) close() int {
-	ctx, cancel := context.WithTimeout(u.work, u.relay.Phases.drainTime())
+	ctx, cancel := context.WithTimeout(u.work, u.relay.Phases.DrainTime())
 	defer cancel()
 	u.stopPulling()
 	interrupted := u.drain(ctx)
@@ -200,4 +202,12 @@ func (u *Unit) live() {
 	}
 	u.Main.KeepOpen(u.work)
 	running.Wait()
+}
+
+// unitOf is that of a route; nil until a stream for the route is found.
+func unitOf(rt *route.Route) *Unit {
+	if p := rt.Place.Load(); p != nil {
+		return p.Owner.(*Unit)
+	}
+	return nil
 }

@@ -5,15 +5,13 @@ import (
 	"slices"
 	"time"
 
+	"github.com/relaymq/relay/consumer/internal/route"
 	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/internal/transient"
 )
 
 // A route of which no stream holds the subjects has no durable, and so no unit. It is stopped and says so, while the others run. When somebody has made the
 // stream, the route begins by a change.
-
-// isUnplaced tells whether the route never had a stream.
-func (rt *Route) isUnplaced() bool { return rt.Unit.Load() == nil }
 
 // place has routes begin that had no stream at the start, until ctx is done.
 func (r *serving) place(ctx context.Context) {
@@ -28,12 +26,12 @@ func (r *serving) place(ctx context.Context) {
 				return true // a reload changed or removed it
 			}
 			err := r.attempt(ctx, func(ctx context.Context) error {
-				_, err := r.placing.StreamOf(ctx, u.rt.Spec.placed())
+				_, err := r.placing.StreamOf(ctx, u.rt.Spec.Placed())
 				return err
 			})
 			if err == nil {
-				u.rt.log.Info("the route has a stream now, and starts")
-				_, err = r.Change(ctx, Change{Update: []Spec{*u.rt.Now()}, DeliverAgain: true, anew: true})
+				u.rt.Log.Info("the route has a stream now, and starts")
+				_, err = r.Change(ctx, Change{Update: []route.Spec{*u.rt.Now()}, DeliverAgain: true, anew: true})
 			}
 			if err != nil && ctx.Err() == nil {
 				u.note(err)
@@ -44,5 +42,5 @@ func (r *serving) place(ctx context.Context) {
 }
 
 func (u unplaced) note(err error) {
-	u.rt.Standstill.troubles.Note("its stream", err, time.Now())
+	u.rt.Standstill.Troubles.Note("its stream", err, time.Now())
 }

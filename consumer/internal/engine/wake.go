@@ -9,17 +9,15 @@ import (
 // obey has the routes obey an order that is for them.
 func (l *routeList) obey(order orders.Order) {
 	for _, rt := range l.called(order.Route) {
-		rt.Standstill.obey(order)
+		rt.Standstill.Obey(order)
 	}
 }
-
-func (st *standstill) obey(order orders.Order) { st.paused.Obey(order, st.Group, st.log) }
 
 // wake ends waits for an operator.
 func (l *routeList) wake(order orders.Order) (w control.Woken) {
 	for _, rt := range l.called(order.Route) {
 		w.Known = true
-		operators.Waits{Group: rt.Group, Log: rt.log, Own: rt.ownLimit(), Condition: rt.Standstill.condition}.End(order, &w)
+		operators.Waits{Group: rt.Group, Log: rt.Log, Own: rt.OwnLimit(), Condition: rt.Standstill.Condition}.End(order, &w)
 	}
 	return w
 }

@@ -1,4 +1,4 @@
-package engine
+package route
 
 import (
 	"context"
@@ -11,7 +11,7 @@ type values struct {
 }
 
 // set takes the values of ctx, and not its end.
-func (v *values) set(ctx context.Context) {
+func (v *values) Set(ctx context.Context) {
 	ctx = context.WithoutCancel(ctx)
 	v.of.Store(&ctx)
 }

@@ -1,4 +1,4 @@
-package engine
+package route
 
 import (
 	"context"
@@ -47,8 +47,8 @@ type Spec struct {
 	// Fault is what is wrong with the route by itself.
 	Fault error
 
-	part               *generations.Part // of what runs for one partition of a route; nil otherwise
-	life, fallbackLife *usercode.Life    // of the handlers, which all partitions share
+	Part               *generations.Part // of what runs for one partition of a route; nil otherwise
+	Life, FallbackLife *usercode.Life    // of the handlers, which all partitions share
 }
 
 // Retrying is when and how often a message that failed is tried again.

@@ -1,4 +1,4 @@
-package engine
+package route
 
 import (
 	"fmt"
@@ -14,21 +14,21 @@ import (
 )
 
 // standstill is what keeps a route from starting messages, if anything does.
-type standstill struct {
+type Standstill struct {
 	*Route
-	troubles  *trouble.List // why its durables are not open
-	successor succession
+	Troubles  *trouble.List // why its durables are not open
+	Successor succession
 	begun     atomic.Int64 // when a handler was last started, in Unix nanoseconds
-	stall     health.Stall
+	Stall     health.Stall
 	stop      health.Stop
 	paused    operators.Pause
 }
 
 // condition is the state of the route, why, and since when if that is known. Of several reasons for nothing to start it is
 // the one that lasts longest: a route that is stopped and paused is not mended by resume.
-func (st *standstill) condition(g supervise.Status) (state, why string, since time.Time) {
-	r := st.Engine
-	if r.Running.IsDraining() {
+func (st *Standstill) Condition(g supervise.Status) (state, why string, since time.Time) {
+	r := st.Home
+	if r.Drains() {
 		return control.StateDraining, "this instance is shutting down", time.Time{}
 	}
 	if since, err := st.stop.Now(); err != nil {
@@ -40,7 +40,7 @@ func (st *standstill) condition(g supervise.Status) (state, why string, since ti
 	if state, why, since, yes := st.standing(); yes && r.Conn.IsConnected() {
 		return state, why, since
 	}
-	for _, s := range r.Running.Sources() {
+	for _, s := range r.Open() {
 		if err := s.Trouble(); err != nil && s.Serves(&st.Source) && !s.Due && !s.Health.MerelyEdited() {
 			return control.StateStopped, fmt.Sprintf("durable %s on %s: %v", s.Name, s.Stream, err), s.Health.LostSince()
 		}
@@ -54,12 +54,12 @@ func (st *standstill) condition(g supervise.Status) (state, why string, since ti
 	case paused != nil:
 		return control.StatePaused, operators.Reason(*paused), paused.At
 	}
-	for _, s := range r.Running.Sources() {
+	for _, s := range r.Open() {
 		if s.Serves(&st.Source) && !s.Due && !s.Health.PausedUntil().IsZero() {
 			return control.StatePaused, "its durable is paused on the server (to resume it: nats consumer resume)", time.Time{}
 		}
 	}
-	if since, why := st.stall.Lasting(r.Config.Stalled, time.Now()); why != "" && g.State == supervise.Flowing {
+	if since, why := st.Stall.Lasting(r.Config.Stalled, time.Now()); why != "" && g.State == supervise.Flowing {
 		return control.StateStalled, why, since
 	}
 	if why, since := st.limitedBy(g); why != "" {
@@ -70,22 +70,22 @@ func (st *standstill) condition(g supervise.Status) (state, why string, since ti
 
 // starting is the state of a route that is not pulled from yet, why, and since when: it starts while that may pass by itself, and
 // is stopped when somebody has to mend it. It is tried again either way.
-func (st *standstill) Starting() (state, why string, since time.Time, yes bool) {
-	list := st.troubles.All()
+func (st *Standstill) Starting() (state, why string, since time.Time, yes bool) {
+	list := st.Troubles.All()
 	if len(list) == 0 {
-		if since, yes := st.successor.waits(); yes {
+		if since, yes := st.Successor.waits(); yes {
 			why := "the route was changed; handlers of its former version end first"
-			if n := st.successor.running(); n > 0 {
-				why = fmt.Sprintf("the route was changed; handlers of its former version run until %s at most (%d left)", since.Add(st.Engine.Phases.drainTime()).UTC().Format(time.RFC3339), n)
+			if n := st.Successor.running(); n > 0 {
+				why = fmt.Sprintf("the route was changed; handlers of its former version run until %s at most (%d left)", since.Add(st.Home.Phases.DrainTime()).UTC().Format(time.RFC3339), n)
 			}
 			return "starting", why, since, true
 		}
-		list = st.Engine.troubles.All()
-		if st.Engine.Phases.Serving.Load() {
+		list = st.Home.Troubles.All()
+		if st.Home.Phases.Serving.Load() {
 			return "", "", time.Time{}, false
 		}
 		if len(list) == 0 {
-			return "starting", "", st.Engine.Phases.since(), true
+			return "starting", "", st.Home.Phases.Since(), true
 		}
 	}
 	state = "starting"

@@ -1,4 +1,4 @@
-package engine
+package route
 
 import (
 	"sync/atomic"
@@ -13,9 +13,9 @@ type following struct {
 	since  time.Time
 }
 
-func (s *succession) follow(former *Route, now time.Time) { s.now.Store(&following{former, now}) }
+func (s *succession) Follow(former *Route, now time.Time) { s.now.Store(&following{former, now}) }
 
-func (s *succession) end() { s.now.Store(nil) }
+func (s *succession) End() { s.now.Store(nil) }
 
 // waits tells whether the other one has not ended yet, and since when it is waited for.
 func (s *succession) waits() (since time.Time, yes bool) {

@@ -1,4 +1,4 @@
-package engine
+package route
 
 import (
 	"context"
@@ -48,7 +48,7 @@ func (m *Message) Clear() { *m = Message{} }
 // Do is one attempt.
 func (m *Message) Do(ctx context.Context, number int, of any) supervise.Verdict {
 	rt := m.route()
-	if rt.handsOver() {
+	if rt.HandsOver() {
 		if m.Delivery.FencedAt(time.Now()) || !m.Source.MayStart() {
 			return supervise.Verdict{Kind: supervise.Lost, Gone: m.Source.IsLost()}
 		}
@@ -92,7 +92,7 @@ func (m *Message) do(ctx context.Context, number int, p part) supervise.Verdict 
 	rt.Standstill.begun.Store(began.UnixNano())
 	msg := m.first
 	if m.first = nil; msg == nil {
-		msg = rt.Engine.Config.NewMsg()
+		msg = rt.Home.Config.NewMsg()
 	}
 	if rt.Spec.asks() {
 		var cancel context.CancelFunc
@@ -101,7 +101,7 @@ func (m *Message) do(ctx context.Context, number int, p part) supervise.Verdict 
 	}
 	deadline, _ := ctx.Deadline()
 	given := Given{
-		Route: rt.name(), Subject: m.Subject, Data: m.Data, Header: m.Header, Attempt: number, Deadline: deadline,
+		Route: rt.Name(), Subject: m.Subject, Data: m.Data, Header: m.Header, Attempt: number, Deadline: deadline,
 		Stream: m.Source.Stream, Consumer: m.Source.Name, Sequence: m.Delivery.Sequence, Time: m.Delivery.Time,
 		Fence: m.Source.Fence(), ID: m.ID(),
 	}
@@ -120,7 +120,7 @@ func (m *Message) do(ctx context.Context, number int, p part) supervise.Verdict 
 		defer stop()
 		given.StillWanted = m.stillWanted
 	}
-	if rt.Engine.Config.Results && given.Result == nil {
+	if rt.Home.Config.Results && given.Result == nil {
 		given.Result = m.keepsResult()
 		defer given.Result.Close()
 	}
@@ -151,11 +151,11 @@ func (m *Message) do(ctx context.Context, number int, p part) supervise.Verdict 
 		}
 	}
 	if !p.fallback {
-		m.replay.Ended(ctx, &m.Unsettled, number, v, rt.Engine.Replayed)
+		m.replay.Ended(ctx, &m.Unsettled, number, v, rt.Home.Replayed)
 		rt.Count.Verdicts[v.Kind].Add(1)
 	}
-	if rt.log.Enabled(ctx, slog.LevelDebug) {
-		rt.log.Debug("handled", m.Attrs("attempt", number, "fallback", p.fallback, "verdict", v.Kind.String(), "took", time.Since(began).Round(time.Microsecond))...)
+	if rt.Log.Enabled(ctx, slog.LevelDebug) {
+		rt.Log.Debug("handled", m.Attrs("attempt", number, "fallback", p.fallback, "verdict", v.Kind.String(), "took", time.Since(began).Round(time.Microsecond))...)
 	}
 	return v
 }
@@ -175,7 +175,7 @@ func cloneHeader(h nats.Header) nats.Header {
 func (m *Message) Settle(o supervise.Outcome) {
 	rt := m.route()
 	if m.handedOver {
-		rt.Count.tally.Ended(tally.Dropped) // here
+		rt.Count.Tally.Ended(tally.Dropped) // here
 		m.Done()
 		return
 	}
@@ -188,13 +188,13 @@ func (m *Message) Settle(o supervise.Outcome) {
 	} else {
 		rt.Count.Settled[o.Action].Add(1)
 	}
-	m.replay.Settled(&m.Unsettled, o, m.route().Engine.Replayed)
+	m.replay.Settled(&m.Unsettled, o, m.route().Home.Replayed)
 	m.Unsettled.Settle(o)
 }
 
 // Remember stores the failure of a message that waits in the stash.
 func (m *Message) Remember(o supervise.Outcome, stored func(ok bool)) {
-	m.replay.Settled(&m.Unsettled, o, m.route().Engine.Replayed)
+	m.replay.Settled(&m.Unsettled, o, m.route().Home.Replayed)
 	m.Unsettled.Remember(o, stored)
 }
 

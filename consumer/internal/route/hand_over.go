@@ -1,4 +1,4 @@
-package engine
+package route
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 
 // handOver puts a message of a former generation into its partition of the newest one.
 func (m *Message) handOver(ctx context.Context) supervise.Verdict {
-	if err := m.route().formers.Wait(ctx, m.route().Engine.JS); err != nil {
+	if err := m.route().formers.Wait(ctx, m.route().Home.JS); err != nil {
 		return supervise.Verdict{Kind: supervise.Snooze, Delay: generations.FormersAgain, Err: err}
 	}
 	if m.Delivery.FencedAt(time.Now()) || !m.Source.MayStart() { // meanwhile
@@ -28,10 +28,10 @@ func (m *Message) handOver(ctx context.Context) supervise.Verdict {
 	origin.Attempts, origin.FirstFailure, origin.LastError = m.Attempts, m.FirstFailure, settle.ErrorText(m.LastErr)
 	origin.Due = m.due
 	failpoint.At("handing over")
-	if err := m.route().Spec.part.To.Put(ctx, m.route().Engine.JS, m.Subject, retry.Wrap(origin, m.Header), m.Data); err != nil {
+	if err := m.route().Spec.Part.To.Put(ctx, m.route().Home.JS, m.Subject, retry.Wrap(origin, m.Header), m.Data); err != nil {
 		if errors.Is(err, nats.ErrMaxPayload) {
 			return supervise.Verdict{Kind: supervise.Dead, Err: fmt.Errorf(
-				"it cannot be handed over to %d partitions: with the headers that name its origin it is larger than max_payload of the server (%w)", m.route().Spec.part.To.Count, err)}
+				"it cannot be handed over to %d partitions: with the headers that name its origin it is larger than max_payload of the server (%w)", m.route().Spec.Part.To.Count, err)}
 		}
 		return supervise.Verdict{Kind: supervise.Snooze, Delay: intake.IntoPartitionAgain, Err: err}
 	}

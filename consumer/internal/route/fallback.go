@@ -1,4 +1,4 @@
-package engine
+package route
 
 import (
 	"context"
@@ -61,11 +61,11 @@ func (m *Message) DoFallback(ctx context.Context, number int, child any) supervi
 // fallbackFailing says that the fallback fails all it gets, or, with nil, that it works again.
 func (rt *Route) fallbackFailing(err error) {
 	if err == nil {
-		rt.log.Info("fallback works again")
+		rt.Log.Info("fallback works again")
 	} else {
-		rt.log.Error("the fallback fails; its messages wait as if there were no fallback", "error", err)
+		rt.Log.Error("the fallback fails; its messages wait as if there were no fallback", "error", err)
 	}
-	rt.Engine.events.Fallback(rt.name(), err)
+	rt.Home.Reports.Fallback(rt.Name(), err)
 }
 
 // fallbackStatus is nil without a fallback.

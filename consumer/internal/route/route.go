@@ -1,4 +1,4 @@
-package engine
+package route
 
 import (
 	"context"
@@ -33,10 +33,10 @@ const asksAtOnce = settle.Paths
 
 // route is a running Spec.
 type Route struct {
-	Engine    *Engine
+	Home      *Home
 	Spec      Spec // as it began; of what a change may change in place, now is asked
-	settings  settings
-	log       *slog.Logger
+	Settings  settings
+	Log       *slog.Logger
 	Group     *supervise.Group
 	Path      *settle.Path // on which its messages are settled
 	Questions *pool.Pool   // of what is known of messages: failures must not stand behind them
@@ -44,45 +44,45 @@ type Route struct {
 	Source    source.Route // as its durables know it
 	Memory    *memory.Account
 	key       subject.Template
-	Unit      atomic.Pointer[Unit] // nil until a stream for the route is found
-	Count     *counters
+	Place     atomic.Pointer[Place] // nil until a stream for the route is found
+	Count     *Counters
 	own       func() *limit.Limit // ownLimit, for messages
 	Callers   callers
 	formers   *generations.Formers
 	// parkedNow is what it has in the retry stream, as the server said lately.
-	parkedNow backlog.Count
+	ParkedNow backlog.Count
 	// guarded: its handlers run in this process, and a message may end it.
 	Guarded bool
 
-	Standstill standstill
+	Standstill Standstill
 }
 
 // newRoute makes a route. The limits are those that are to hold. It counts on from the former route whose place it takes; nil: it takes none.
-func newRoute(r *Engine, cfg Spec, all map[string]limits.Limit, former *Route) *Route {
-	rt := &Route{Engine: r, Spec: cfg, log: cfg.logger(r.log), Questions: pool.New(asksAtOnce), Guarded: cfg.guarded(), Count: new(counters)}
+func New(r *Home, cfg Spec, all map[string]limits.Limit, former *Route) *Route {
+	rt := &Route{Home: r, Spec: cfg, Log: cfg.logger(r.Log), Questions: pool.New(asksAtOnce), Guarded: cfg.guarded(), Count: new(Counters)}
 	if former != nil {
 		rt.Count = former.Count // before anything has a pointer to it
 	}
-	rt.settings.cfg.Store(&cfg)
+	rt.Settings.cfg.Store(&cfg)
 	rt.Callers.policy = cfg.callerPolicy(append(ownInboxes(r.Conn.Opts.InboxPrefix), r.Config.Service, r.Stores.DeadPrefix(cfg.DeadPrefix))...)
 	rt.Callers.Gates = rt.newGates()
 	rt.Standstill.Route = rt
-	rt.Standstill.troubles = trouble.NewList(rt.log, func(what string, err error) { r.events.Trouble(cfg.Name, what, err) })
+	rt.Standstill.Troubles = trouble.NewList(rt.Log, func(what string, err error) { r.Reports.Trouble(cfg.Name, what, err) })
 	rt.key, _ = subject.ParseTemplate(cfg.Key) // validated
 	e := equip(cfg, Spec{}, nil)
-	rt.settings.equipment.Store(e)
+	rt.Settings.Equipment.Store(e)
 	opts := rt.options(cfg, e)
-	opts.Limits = cfg.groupLimits(r.limits, all)
+	opts.Limits = cfg.groupLimits(r.Bounds, all)
 	rt.Group = supervise.New(opts)
 	rt.Path = settle.New(rt.settling())
 	rt.Memory = memory.New(cfg.mostHeld(opts), rt.more)
 	rt.intake = &intake.Route{
-		Path: rt.Path, JS: r.JS, Memory: rt.Memory, Part: cfg.part != nil,
+		Path: rt.Path, JS: r.JS, Memory: rt.Memory, Part: cfg.Part != nil,
 		Expect: func(subject string, sequence uint64) { rt.Group.Expect(rt.KeyOf(subject), sequence) },
 	}
-	rt.formers = generations.NewFormers(cfg.part)
+	rt.formers = generations.NewFormers(cfg.Part)
 	rt.Source = rt.toSource()
-	rt.own = rt.ownLimit
+	rt.own = rt.OwnLimit
 	if former != nil {
 		rt.Source.FormerAckWait = former.Source.FormerAckWait
 		if former.Spec.AckWait != cfg.AckWait {
@@ -102,21 +102,21 @@ func (r Spec) guarded() bool {
 
 // options are those of the group of the route with that configuration, but for its limits.
 func (rt *Route) options(cfg Spec, e *equipment) supervise.Options {
-	r, name := rt.Engine, rt.Spec.Name
+	r, name := rt.Home, rt.Spec.Name
 	opts := supervise.Options{
 		Config: cfg.Supervisor, Retry: cfg.Retry.Backoff, MaxAttempts: cfg.Retry.MaxAttempts, MaxAge: cfg.Retry.MaxAge,
 		Concurrency: cfg.Concurrency, StashMessages: cfg.Stash.Messages, StashBytes: max(cfg.Stash.Bytes, largest(r.Conn)),
 		Ordered: cfg.Order == supervisor.OrderKey, AckWait: cfg.AckWait, Timeout: cfg.slotTime(),
-		Values:   r.values.get,
+		Values:   r.Values.get,
 		Event:    rt.event,
 		Failed:   rt.Standstill.fail,
-		Escalate: func(err error) { r.escalate(fmt.Errorf("%w: route %s: %w", ErrEscalated, name, err)) },
+		Escalate: func(err error) { r.Escalate(fmt.Errorf("%w: route %s: %w", ErrEscalated, name, err)) },
 		More:     rt.more,
 		Hint:     rt.hint,
 	}
 	opts.Fallback = rt.fallbackOptions(cfg, e.fallback)
 	if rt.Guarded {
-		opts.Alone = r.solo.Kick
+		opts.Alone = r.Solo.Kick
 	}
 	if e.own != nil {
 		opts.Shared, opts.Stuck = e.own, e.hung
@@ -177,7 +177,7 @@ func (rt *Route) KeyOf(literal string) string {
 
 // more asks the pull loops of the route to look again.
 func (rt *Route) more() {
-	for _, s := range rt.Engine.Running.Sources() {
+	for _, s := range rt.Home.Open() {
 		if s.Serves(&rt.Source) {
 			s.Pulls.Wake()
 		}
@@ -185,25 +185,25 @@ func (rt *Route) more() {
 }
 
 // fail notes why the route is stopped; nil says that it is not any more.
-func (st *standstill) fail(err error) {
+func (st *Standstill) fail(err error) {
 	switch st.stop.Note(err, time.Now()) {
 	case health.Over:
-		st.log.Info("the route is no longer stopped")
+		st.Log.Info("the route is no longer stopped")
 	case health.Began:
-		st.log.Error("route stopped; its messages wait, and the route retries by itself", "error", err)
-		st.Engine.events.Stopped(st.name(), err)
+		st.Log.Error("route stopped; its messages wait, and the route retries by itself", "error", err)
+		st.Home.Reports.Stopped(st.Name(), err)
 	case health.OtherReason:
-		st.log.Error("route is still stopped, for another reason", "error", err)
+		st.Log.Error("route is still stopped, for another reason", "error", err)
 	}
 }
 
 // trouble is why the route does not work, if so.
-func (st *standstill) trouble() error {
-	if err := st.troubles.Err(); err != nil {
+func (st *Standstill) Trouble() error {
+	if err := st.Troubles.Err(); err != nil {
 		return err
 	}
 	if st.Spec.Leased() {
-		if since, err := tenure.Trouble(st.Engine.Membership.Membership); err != nil {
+		if since, err := tenure.Trouble(st.Home.Fleet); err != nil {
 			return fmt.Errorf("stopped since %s: %w", since.UTC().Format(time.RFC3339), err)
 		}
 	}
@@ -219,7 +219,7 @@ func (st *standstill) trouble() error {
 // event logs and reports what happened to a key or to the route.
 func (rt *Route) event(e supervise.Event) {
 	rt.Count.Moves[e.To].Add(1)
-	rt.Engine.events.Moved(rt.name(), e)
+	rt.Home.Reports.Moved(rt.Name(), e)
 	attrs := []any{"from", e.From, "to", e.To, "why", e.Why}
 	what := "route"
 	if !e.Route {
@@ -231,12 +231,12 @@ func (rt *Route) event(e supervise.Event) {
 	}
 	switch e.To {
 	case supervise.Waiting:
-		rt.log.Warn(what+" waits", attrs...)
+		rt.Log.Warn(what+" waits", attrs...)
 	case supervise.Suspended:
-		rt.log.Error(what+" is suspended", attrs...)
+		rt.Log.Error(what+" is suspended", attrs...)
 	case supervise.Flowing:
-		rt.log.Info(what+" flows again", attrs...)
+		rt.Log.Info(what+" flows again", attrs...)
 	default:
-		rt.log.Info(what+" is "+e.To.String(), attrs...)
+		rt.Log.Info(what+" is "+e.To.String(), attrs...)
 	}
 }

@@ -1,4 +1,4 @@
-package engine
+package route
 
 import (
 	"context"
@@ -13,7 +13,7 @@ func TestValues(t *testing.T) {
 		t.Error("there is a value before Run")
 	}
 	ctx, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, "shop"))
-	v.set(ctx)
+	v.Set(ctx)
 	cancel()
 	if v.get(key{}) != "shop" || v.get("other") != nil {
 		t.Errorf("%v, %v", v.get(key{}), v.get("other"))

@@ -1,4 +1,4 @@
-package engine
+package route
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 )
 
 // checkHandler asks a route's handler, and its fallback, whether they can work.
-func checkHandler(ctx context.Context, cfg Spec) error {
+func CheckHandler(ctx context.Context, cfg Spec) error {
 	ctx, cancel := context.WithTimeout(ctx, source.SetupTimeout)
 	defer cancel()
 	if check := cfg.Code.Check; check != nil {

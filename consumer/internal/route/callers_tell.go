@@ -1,4 +1,4 @@
-package engine
+package route
 
 import (
 	"errors"
@@ -25,11 +25,11 @@ func (m *Message) Finish(o supervise.Outcome) {
 		if errors.Is(o.Err, caller.ErrForgotten) || o.Err == caller.ErrExpired {
 			level = slog.LevelDebug // counted; it is no event
 		}
-		m.route().log.Log(m.Path.Work, level, "message dropped", m.Attrs("why", outcome.Why(o))...)
+		m.route().Log.Log(m.Path.Work, level, "message dropped", m.Attrs("why", outcome.Why(o))...)
 	}
 	m.route().Count.Through(time.Since(m.Published()))
 	m.route().Count.ended(o)
-	if a := m.route().Engine.Archive; a != nil {
+	if a := m.route().Home.Archive; a != nil {
 		m.ToArchive(a, o)
 	}
 	if m.call == nil || m.call.ReplyTo == "" {
@@ -38,7 +38,7 @@ func (m *Message) Finish(o supervise.Outcome) {
 	}
 	rt, reply := m.route(), m.reply(o)
 	unwanted := o.Err == caller.ErrForgotten // its caller is there, and has said so
-	rt.Engine.Line.Tell(rt.Callers.Holding.Hold(&caller.Telling{
+	rt.Home.Line.Tell(rt.Callers.Holding.Hold(&caller.Telling{
 		// A reply that cannot be delivered does not fail the message.
 		Msg: reply.To(m.call.ReplyTo), Confirm: m.call.Confirm, Once: unwanted, Held: rt.Path.Work,
 		Until: time.Now().Add(rt.Spec.AckWait), // as long as nobody else has the message
@@ -48,7 +48,7 @@ func (m *Message) Finish(o supervise.Outcome) {
 		}
 		rt.Count.Replies[told].Add(1)
 		if told != caller.Delivered {
-			rt.log.Debug("cannot tell the caller the outcome of its message", "id", reply.ID, "outcome", reply.Outcome, "why", told.String())
+			rt.Log.Debug("cannot tell the caller the outcome of its message", "id", reply.ID, "outcome", reply.Outcome, "why", told.String())
 		}
 	}))
 }
@@ -80,5 +80,5 @@ func (rt *Route) CallersStatus() *control.CallersStatus {
 
 // maxResult is how many bytes of a result go to the caller.
 func (m *Message) maxResult() int {
-	return min(m.route().Spec.MaxResult, max(0, int(m.route().Engine.Conn.MaxPayload())-replyHeaders))
+	return min(m.route().Spec.MaxResult, max(0, int(m.route().Home.Conn.MaxPayload())-replyHeaders))
 }

@@ -1,4 +1,4 @@
-package engine
+package route
 
 import (
 	"context"
@@ -67,7 +67,7 @@ func (r Spec) slotTime() time.Duration {
 // newGates stand before the attempts of the route.
 func (rt *Route) newGates() *caller.Gates {
 	return caller.NewGates(caller.WaitingConfig{
-		Line: rt.Engine.Line, Most: maxAsking, More: rt.more,
+		Line: rt.Home.Line, Most: maxAsking, More: rt.more,
 		Rules: func() caller.Rules {
 			return caller.Rules{Timeout: rt.Spec.Ask.Timeout, Every: rt.Spec.Ask.Every, Drop: rt.Spec.Ask.DropUnknown, Slots: rt.Now().Concurrency}
 		},
@@ -85,7 +85,7 @@ func (m *Message) readCall(stored time.Time) {
 	for _, r := range refused {
 		rt.Count.Refused.Add(1)
 		if others, ok := rt.Callers.refused.Allow(time.Now()); ok {
-			rt.log.Warn("refused a header of the caller; the message is handled without it", m.Attrs("header", r.Header, "error", r.Err, "others", others)...)
+			rt.Log.Warn("refused a header of the caller; the message is handled without it", m.Attrs("header", r.Header, "error", r.Err, "others", others)...)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package engine
+package route
 
 import (
 	"time"
@@ -8,17 +8,17 @@ import (
 )
 
 // holder says who has the route; nil: all instances do.
-func (rt *Route) holder() *control.HolderStatus {
+func (rt *Route) Holder() *control.HolderStatus {
 	if !rt.Spec.Leased() {
 		return nil
 	}
 	h := new(control.HolderStatus)
-	u := rt.Unit.Load()
-	if u == nil {
+	p := rt.Place.Load()
+	if p == nil {
 		return h
 	}
-	*h = u.tenure.Holder()
-	for m, s := range peers.Here(rt.Engine.Membership.Now()) {
+	*h = p.Tenure.Holder()
+	for m, s := range peers.Here(rt.Home.Fleet.Now()) {
 		if m.Instance != h.Instance && s.Has(rt.Spec.Name) {
 			h.Standbys = append(h.Standbys, m.Instance)
 		}
@@ -27,9 +27,9 @@ func (rt *Route) holder() *control.HolderStatus {
 }
 
 // standing says that nothing starts here because another instance has the route, or because nobody can.
-func (st *standstill) standing() (state, why string, since time.Time, yes bool) {
-	if u := st.Unit.Load(); u != nil && st.Spec.Leased() {
-		return u.tenure.Standing()
+func (st *Standstill) standing() (state, why string, since time.Time, yes bool) {
+	if p := st.Place.Load(); p != nil && st.Spec.Leased() {
+		return p.Tenure.Standing()
 	}
 	return "", "", time.Time{}, false
 }

@@ -1,4 +1,4 @@
-package engine
+package route
 
 import (
 	"errors"
@@ -25,10 +25,10 @@ func (m *Message) Enter(rec retry.Record) *supervise.Message {
 	if !m.Recorded {
 		due = before.Due
 	}
-	if rt.handsOver() {
+	if rt.HandsOver() {
 		m.due, due = due, time.Time{}
 	}
-	m.first = rt.Engine.Config.NewMsg()
+	m.first = rt.Home.Config.NewMsg()
 	m.Message = supervise.Message{
 		First: m.first.Attempt(),
 		Work:  m, Key: rt.KeyOf(m.Subject), Sequence: d.Sequence, Replayed: m.Source.Due, Size: len(m.Data) + d.Msg.Size() - len(d.Msg.Data),
@@ -38,14 +38,14 @@ func (m *Message) Enter(rec retry.Record) *supervise.Message {
 	if rec.LastError != "" {
 		m.LastErr = errors.New(rec.LastError)
 	}
-	if rt.Guarded && !rt.handsOver() && (rec.Suspect || rec.Crashes > 0) {
+	if rt.Guarded && !rt.HandsOver() && (rec.Suspect || rec.Crashes > 0) {
 		m.Suspect, m.Alone = suspects.New(rec, m.Source.Records, d.Sequence, d.Deliveries), true
 	}
 	if rec.Dead == "" && rec.Crashes >= rt.Now().Retry.MaxCrashes {
 		rec.Dead = supervise.ReasonCrash
 		attempts += rec.Crashes // each was a start
 	}
-	if m.Header != nil && !rt.handsOver() {
+	if m.Header != nil && !rt.HandsOver() {
 		stored := d.Time
 		if m.Origin != nil {
 			stored = m.Origin.Time

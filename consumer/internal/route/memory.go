@@ -1,4 +1,4 @@
-package engine
+package route
 
 import (
 	"github.com/relaymq/relay/consumer/internal/caller"

@@ -1,4 +1,4 @@
-package engine
+package route
 
 import (
 	"context"
@@ -13,21 +13,21 @@ import (
 // settings are those of a route that may change in place.
 type settings struct {
 	cfg       atomic.Pointer[Spec]
-	equipment atomic.Pointer[equipment]
-	formers   sync.WaitGroup // handlers that were changed and have not ended
+	Equipment atomic.Pointer[equipment]
+	Formers   sync.WaitGroup // handlers that were changed and have not ended
 	changing  sync.Mutex
 	over      bool // the route ends, and does not change any more; guarded by changing
 }
 
 // end says that they do not change any more.
-func (s *settings) end() {
+func (s *settings) End() {
 	s.changing.Lock()
 	defer s.changing.Unlock()
 	s.over = true
 }
 
 // now is the configuration of the route as it was changed last. It is not written to.
-func (rt *Route) Now() *Spec { return rt.settings.cfg.Load() }
+func (rt *Route) Now() *Spec { return rt.Settings.cfg.Load() }
 
 // equipment is what has the attempts of a route.
 type equipment struct {
@@ -46,8 +46,8 @@ func equip(cfg Spec, before Spec, was *equipment) *equipment {
 	case was != nil && sameWork(before, cfg):
 		e.own, e.batches = was.own, was.batches
 	default:
-		life := cfg.life
-		if cfg.part == nil {
+		life := cfg.Life
+		if cfg.Part == nil {
 			life = usercode.NewLife(h)
 		}
 		if was != nil && usercode.Same(before.Code.Shared, h) {
@@ -66,7 +66,7 @@ func equip(cfg Spec, before Spec, was *equipment) *equipment {
 	case was != nil && usercode.Same(before.Fallback.Code.Shared, f.Code.Shared):
 		e.fallback = cfg.fallbackPart(was.fallback.shared)
 	default:
-		e.fallback = cfg.fallbackPart(cfg.fallbackLife)
+		e.fallback = cfg.fallbackPart(cfg.FallbackLife)
 	}
 	return e
 }
@@ -117,18 +117,18 @@ func (e *equipment) start(ctx context.Context, was *equipment, cfg Spec) error {
 }
 
 // end stops the handlers.
-func (e *equipment) end(ctx context.Context, rt *Route) { e.endUnless(ctx, rt, new(equipment)) }
+func (e *equipment) End(ctx context.Context, rt *Route) { e.endUnless(ctx, rt, new(equipment)) }
 
 // endUnless stops the handlers that next has not.
 func (e *equipment) endUnless(ctx context.Context, rt *Route, next *equipment) {
 	if e.own != nil && (next.own == nil || next.own.shared != e.own.shared) {
 		if err := e.own.shared.End(ctx, rt.Now().Timeout); err != nil {
-			rt.log.Warn("the handler did not stop cleanly", "error", err)
+			rt.Log.Warn("the handler did not stop cleanly", "error", err)
 		}
 	}
 	if f := e.fallback; f != nil && (next.fallback == nil || next.fallback.shared != f.shared) {
 		if err := f.shared.End(ctx, f.timeout); err != nil {
-			rt.log.Warn("the fallback did not stop cleanly", "error", err)
+			rt.Log.Warn("the fallback did not stop cleanly", "error", err)
 		}
 	}
 }

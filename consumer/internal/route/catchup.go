@@ -1,11 +1,11 @@
-package engine
+package route
 
 import "github.com/relaymq/relay/internal/control"
 
 // catchUp tells how much of what the durable had passed is handed over; nil when all is.
 func (rt *Route) CatchUp() *control.CatchUpStatus {
 	var c control.CatchUpStatus
-	for _, s := range rt.Engine.Running.Sources() {
+	for _, s := range rt.Home.Open() {
 		r := s.CatchUp.Record()
 		if r == nil || !s.Serves(&rt.Source) {
 			continue

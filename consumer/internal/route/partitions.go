@@ -1,4 +1,4 @@
-package engine
+package route
 
 import (
 	"fmt"
@@ -15,45 +15,45 @@ import (
 // what they still have, in the order of its keys, and end.
 
 // isCopy tells whether the handler is that of another route, which is checked there.
-func (r Spec) isCopy() bool { return r.part.IsCopy() }
+func (r Spec) IsCopy() bool { return r.Part.IsCopy() }
 
 // handsOver tells whether the route hands its messages over to another generation of partitions.
-func (rt *Route) handsOver() bool { return rt.Spec.part.HandsOver() }
+func (rt *Route) HandsOver() bool { return rt.Spec.Part.HandsOver() }
 
 // name is what the route is called outside of this package.
-func (rt *Route) name() string { return rt.Spec.calledName() }
+func (rt *Route) Name() string { return rt.Spec.calledName() }
 
 func (r Spec) calledName() string {
-	if r.part != nil {
-		return r.part.Route
+	if r.Part != nil {
+		return r.Part.Route
 	}
 	return r.Name
 }
 
 func (r Spec) logger(log *slog.Logger) *slog.Logger {
-	if p := r.part; p != nil {
+	if p := r.Part; p != nil {
 		return log.With("route", p.Route, "partition", p.Number, "generation", p.Of.Number)
 	}
 	return log.With("route", r.Name)
 }
 
 // called names the route in a sentence.
-func (r Spec) called() string {
-	if p := r.part; p != nil {
+func (r Spec) Called() string {
+	if p := r.Part; p != nil {
 		return fmt.Sprintf("%s, partition %d of %d,", p.Route, p.Number, p.Of.Count)
 	}
 	return r.Name
 }
 
 // originStream is the user's stream that the route reads.
-func (r Spec) originStream(u *Unit) string {
-	if p := r.part; p != nil {
-		return p.Stream
+func (r Spec) OriginStream(p *Place) string {
+	if r.Part != nil {
+		return r.Part.Stream
 	}
-	return u.Main.Stream
+	return p.Main.Stream
 }
 
 // layout is how the route is to be divided, but for the stream, which is found when it is.
-func (r Spec) layout() partition.Layout {
+func (r Spec) Layout() partition.Layout {
 	return partition.Layout{Count: r.Partitions, Key: r.Key, Subjects: r.Subjects, Durable: r.Durable}
 }
