@@ -12,7 +12,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/ack"
-	"github.com/relaymq/relay/consumer/internal/engine"
 	"github.com/relaymq/relay/consumer/internal/route"
 	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/internal/archive"
@@ -236,7 +235,7 @@ func TestArchive_costs(t *testing.T) {
 	if r.engine.Archive != nil || r.engine.Config.Results {
 		t.Errorf("off: %v, %+v", r.engine.Archive, r.engine.Config.Archive)
 	}
-	for _, c := range engine.OwnStreams(r.engine) {
+	for _, c := range r.engine.OwnStreams() {
 		if strings.Contains(c.Name, "ARCHIVE") {
 			t.Errorf("off there is %s", c.Name)
 		}
@@ -246,7 +245,7 @@ func TestArchive_costs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer on.engine.Routes.All()[0].Group.Close(context.Background())
-	s, rt := source.New(on.engine.Sources, "ORDERS", "d"), on.engine.Routes.All()[0]
+	s, rt := source.New(on.engine.Durables, "ORDERS", "d"), on.engine.Routes.All()[0]
 	m := new(route.Message)
 	m.Source, m.Durable, m.Route, m.Path = s, &s.Durable, &rt.Source, rt.Path
 	m.Delivery = &ack.Delivery{Sequence: 7, Time: time.Now()}

@@ -3,7 +3,6 @@ package consumer
 import (
 	"context"
 
-	"github.com/relaymq/relay/consumer/internal/engine"
 	"github.com/relaymq/relay/consumer/internal/roster"
 	"github.com/relaymq/relay/internal/control"
 )
@@ -25,18 +24,6 @@ type Change struct {
 	// DeliverAgain permits making a durable that, with start: all, delivers messages that were handled before, for example after a route
 	// was renamed. Without it such a change is refused.
 	DeliverAgain bool
-}
-
-// inside is the change as the engine makes it. Routes with faults are in it too.
-func (r *Relay) inside(c Change) engine.Change {
-	in := engine.Change{Remove: c.Remove, Limits: c.Limits, DeliverAgain: c.DeliverAgain}
-	for _, rt := range c.Add {
-		in.Add = append(in.Add, rt.spec(r.use))
-	}
-	for _, rt := range c.Update {
-		in.Update = append(in.Update, rt.spec(r.use))
-	}
-	return in
 }
 
 // Changed is what became of a [Change].

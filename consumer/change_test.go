@@ -363,7 +363,7 @@ func TestChange_whileRelayEnds(t *testing.T) {
 		_, err := r.Update(context.Background(), route)
 		changed <- err
 	}()
-	w.eventually("the route waits for its former self", func() bool { s, _, _, _ := r.engine.Routes.All()[0].Standstill.Starting(); return s == "starting" })
+	w.eventually("the route waits for its former self", func() bool { return r.Status().Routes[0].State == RouteStarting })
 	ended := make(chan error, 1)
 	go func() { ended <- stop() }()
 	w.eventually("relay drains", func() bool { return r.Ready() != nil && strings.Contains(r.Ready().Error(), "draining") })

@@ -48,7 +48,7 @@ type Config struct {
 	// Logger may be nil.
 	Logger *slog.Logger
 
-	asideMostPending int // of a test that has no time for so many; zero means the constant
+	calledBackFrom int // of a test that has no time for so many; zero means parking.CalledBackFrom
 }
 
 func (c Config) withDefaults() Config {
@@ -59,7 +59,7 @@ func (c Config) withDefaults() Config {
 	c.Events = c.Events.WithDefaults()
 	c.Archive = c.Archive.WithDefaults()
 	c.Parked = c.Parked.WithDefaults()
-	c.asideMostPending = cmp.Or(c.asideMostPending, parking.CalledBackFrom)
+	c.calledBackFrom = cmp.Or(c.calledBackFrom, parking.CalledBackFrom)
 	if c.Instance == "" {
 		host, _ := os.Hostname()
 		c.Instance = cmp.Or(host, "relay") + "-" + nuid.Next()[16:]
@@ -69,3 +69,6 @@ func (c Config) withDefaults() Config {
 	}
 	return c
 }
+
+// SetDrain changes [Config.Drain] of a Relay that may be running; zero means 30s.
+func (r *Relay) SetDrain(d time.Duration) { r.engine.SetDrain(Config{Drain: d}.withDefaults().Drain) }

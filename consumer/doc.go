@@ -6,7 +6,7 @@
 //	source (internal/source)  one per durable: asks for as many messages as its routes have room for
 //	  └ ack.Session           the delivery and its lease
 //	  └ admit                 what is known of it: the attempts of a redelivery, the origin of a due one
-//	route (internal/route)    one per route: a supervisor.Group
+//	route (internal/route)    one per route: a supervise.Group
 //	  └ message               Enter: it goes to its group. Do: the handler
 //	  └ settle.Path           ack, NAK, or the slow path, on the route's own pool: record and NAK, park, or dead letter and ack
 //

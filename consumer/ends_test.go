@@ -8,8 +8,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/relaymq/relay/consumer/internal/engine"
-	"github.com/relaymq/relay/consumer/internal/source"
 	"github.com/relaymq/relay/internal/dlq"
 )
 
@@ -86,21 +84,5 @@ func TestRun_regressionStatusBesideItsBeginIsNoDataRace(t *testing.T) {
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
-	}
-}
-
-// A durable that was made anew as the drain began was pulled from for as long as the drain lasted.
-func TestRelay_regressionNoSourceTakesOverDuringADrain(t *testing.T) {
-	r, u := engine.NewRunning(), new(engine.Unit)
-	old, next := new(source.Source), new(source.Source)
-	old.Join(u)
-	next.Join(u)
-	r.Add(u, func() {})
-	r.Include(old)
-	if last := r.Drain(); len(last) != 1 || len(last[0].Open()) != 1 {
-		t.Fatalf("last units %v", last)
-	}
-	if r.Replace(old, next) || r.Sources()[0] != old {
-		t.Error("a source took over")
 	}
 }

@@ -29,3 +29,6 @@ func (e Events) WithDefaults() Events {
 // Events returns the events that this instance publishes; those of a minute that are alike are gathered into one. All calls
 // return the same channel. It holds 256 events, and drops further ones while nobody receives. It is closed when Run returns.
 func (r *Relay) Events() <-chan event.Event { return r.engine.Events() }
+
+// Report publishes an event of the program around the Relay, in the same way as the events of the Relay itself.
+func (r *Relay) Report(kind event.Kind, d event.Data) { r.engine.Report(kind, d) }

@@ -27,5 +27,5 @@ const (
 
 // CheckLimits says what is wrong with the limits that a route names, each fault beginning with the config name of its field.
 func (r Route) CheckLimits(all map[string]Limit) error {
-	return r.spec(nil).CheckLimits(all)
+	return r.WithDefaults().inside(nil).CheckLimits(all)
 }

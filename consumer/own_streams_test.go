@@ -9,7 +9,6 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/consumer/internal/engine"
 	"github.com/relaymq/relay/dlq"
 	"github.com/relaymq/relay/internal/natstest"
 )
@@ -54,7 +53,7 @@ func TestRelay_limitsOfItsOwnStreamsAreSetBack(t *testing.T) {
 		}
 	}
 	mended := func() bool {
-		for _, want := range engine.OwnStreams(r.engine) {
+		for _, want := range r.engine.OwnStreams() {
 			s, err := w.js.Stream(t.Context(), want.Name)
 			if err != nil {
 				continue // nobody began a job

@@ -39,7 +39,7 @@ func TestRelay_regressionABacklogOfOneKeyDoesNotFillTheDurable(t *testing.T) {
 			w.flood("orders.bad", bad)
 			w.publish("orders.good", good)
 			var handled, others atomic.Int64
-			w.start(Config{Logger: quiet, asideMostPending: most}, Route{
+			w.start(Config{Logger: quiet, calledBackFrom: most}, Route{
 				Name: "billing", Subjects: []string{"orders.>"}, Start: Start{Policy: "all"}, Retry: Retry{ParkMax: parkMax},
 				Handler: HandlerFunc(func(_ context.Context, m *Msg) error {
 					if m.Subject == "orders.bad" {
@@ -130,7 +130,7 @@ func TestRelay_aBacklogWithoutTheRetryStreamDoesNotStopTheOthers(t *testing.T) {
 	const most, bad, good = 1500, 6_000, 100
 	w := newWorld(t)
 	var handled atomic.Int64
-	r, _ := w.start(Config{Logger: quiet, asideMostPending: most}, Route{
+	r, _ := w.start(Config{Logger: quiet, calledBackFrom: most}, Route{
 		Name: "billing", Subjects: []string{"orders.>"},
 		Handler: HandlerFunc(func(_ context.Context, m *Msg) error {
 			if m.Subject == "orders.bad" {

@@ -14,7 +14,7 @@ func (r Route) validatePartitions(fault func(format string, args ...any)) {
 	case len(r.Name) > partition.MaxRoute:
 		fault("name: must be at most %d characters with partitions (got %d)", partition.MaxRoute, len(r.Name))
 	}
-	if err := (partition.Layout{Count: r.Partitions, Key: r.Key, Subjects: r.Subjects, Durable: r.Durable}).Validate(); err != nil {
+	if err := r.inside(nil).Layout().Validate(); err != nil {
 		fault("%w", err)
 	}
 }

@@ -72,7 +72,7 @@ func benchmarkPath(b *testing.B, routes int, own bool) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	s := source.New(r.engine.Sources, "ORDERS", "d")
+	s := source.New(r.engine.Durables, "ORDERS", "d")
 	s.Join(engine.NewUnit(r.engine, s))
 	for _, rt := range r.engine.Routes.All() {
 		rt.Path.Work = b.Context()

@@ -43,7 +43,10 @@ func New(nc *nats.Conn, cfg Config, routes ...Route) (*Relay, error) {
 	if in == nil {
 		return nil, err
 	}
-	return &Relay{engine: in, use: cfg.Use}, errors.Join(append(noNil("Use", cfg.Use), err)...)
+	if faults := noNil("Use", cfg.Use); len(faults) > 0 {
+		err = errors.Join(append(faults, err)...)
+	}
+	return &Relay{engine: in, use: cfg.Use}, err
 }
 
 // Run sets everything up, and handles messages until ctx is done. Then it drains: see [Config.Drain]. It returns nil

@@ -3,17 +3,15 @@ package consumer
 import (
 	"cmp"
 	"context"
-	"encoding"
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/relaymq/relay/consumer/internal/limits"
+	"github.com/relaymq/relay/consumer/internal/route"
 	"github.com/relaymq/relay/internal/subject"
-	"github.com/relaymq/relay/internal/teeth"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -80,8 +78,8 @@ type Route struct {
 	// OwnBytes promises that the handler does not change or keep Msg.Data and Msg.Header, so that relay need not copy
 	// them for each attempt.
 	OwnBytes bool `koanf:"-"`
-	// Check says of a Factory what [Checker] says of a Handler: whether it can work, before the first message. It may be nil,
-	// and is not used with a Handler.
+	// Check says of a Factory what [Checker] says of a Handler: whether it can work, before the first message. It may be nil. A Handler
+	// that is a Checker is asked instead.
 	Check func(ctx context.Context) error `koanf:"-"`
 	// Outside says of a Factory what [Outside] says of a Handler: that all it makes do their work in another process.
 	Outside bool `koanf:"-"`
@@ -122,11 +120,8 @@ type DeadLetter struct {
 // What Route.Instances says.
 const (
 	InstancesAll = "all"
-	InstancesOne = "one"
+	InstancesOne = route.InstancesOne
 )
-
-// Leased tells whether one instance at a time handles messages of the route.
-func (r Route) Leased() bool { return r.Instances == InstancesOne && !teeth.Alone() }
 
 // WithDefaults fills the zero fields. Prefixes depend on the service and stay empty.
 func (r Route) WithDefaults() Route {
@@ -266,96 +261,4 @@ func (r Route) Validate() error {
 		under("dead_letter.prefix: ", subject.ValidateLiteral(r.DeadLetter.Prefix))
 	}
 	return errors.Join(errs...)
-}
-
-// Start is where a new durable begins: "all" the messages of the stream, only "new" ones, those "since" a time, or from
-// a sequence. The zero value chooses nothing. [StartAll], [StartNew], [Since] and [FromSeq] make one.
-type Start struct {
-	Policy string    // "", "all", "new", "since" or "seq"
-	Since  time.Time // for since
-	Seq    uint64    // for seq
-}
-
-var _ encoding.TextUnmarshaler = (*Start)(nil)
-
-// UnmarshalText reads "all", "new", "since:<RFC 3339 time>" or "seq:<number>".
-func (s *Start) UnmarshalText(text []byte) error {
-	policy, arg, _ := strings.Cut(string(text), ":")
-	*s = Start{Policy: policy}
-	arg = strings.TrimSpace(arg)
-	var err error
-	switch policy {
-	case "":
-	case "all", "new":
-		if arg != "" {
-			err = fmt.Errorf("takes no argument")
-		}
-	case "since":
-		s.Since, err = time.Parse(time.RFC3339Nano, arg)
-	case "seq":
-		s.Seq, err = strconv.ParseUint(arg, 10, 64)
-		if err == nil && s.Seq == 0 {
-			err = fmt.Errorf("sequences start at 1")
-		}
-	default:
-		err = fmt.Errorf("unknown")
-	}
-	if err != nil {
-		return fmt.Errorf(`start %q: use all, new, {since: <RFC 3339 time>} or {seq: <number>}: %w`, text, err)
-	}
-	return nil
-}
-
-// MarshalText is the reverse of UnmarshalText.
-func (s Start) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
-
-func (s Start) String() string {
-	switch s.Policy {
-	case "since":
-		return "since:" + s.Since.Format(time.RFC3339Nano)
-	case "seq":
-		return fmt.Sprintf("seq:%d", s.Seq)
-	}
-	return s.Policy
-}
-
-// Bytes is a size, written as "64MiB", "1GB" or a plain number of bytes.
-type Bytes int64
-
-var byteUnits = []struct {
-	suffix string
-	size   float64
-}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40}, {"kB", 1e3}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"B", 1}, {"", 1}}
-
-// UnmarshalText reads a size.
-func (b *Bytes) UnmarshalText(text []byte) error {
-	s := strings.TrimSpace(string(text))
-	for _, u := range byteUnits {
-		number, ok := strings.CutSuffix(s, u.suffix)
-		if !ok {
-			continue
-		}
-		f, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
-		if err != nil || f < 0 || f*u.size >= 1<<63 || f != f {
-			break
-		}
-		*b = Bytes(f * u.size)
-		return nil
-	}
-	return fmt.Errorf("%q is not a size such as 64MiB", s)
-}
-
-// MarshalText writes the largest binary unit that divides the size.
-func (b Bytes) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
-
-func (b Bytes) String() string {
-	for _, u := range []struct {
-		suffix string
-		shift  uint
-	}{{"TiB", 40}, {"GiB", 30}, {"MiB", 20}, {"KiB", 10}} {
-		if b != 0 && b%(1<<u.shift) == 0 {
-			return fmt.Sprintf("%d%s", b>>u.shift, u.suffix)
-		}
-	}
-	return strconv.FormatInt(int64(b), 10)
 }

@@ -21,7 +21,12 @@ const (
 )
 
 // String is retry, ack, snooze, dead or drop.
-func (k VerdictKind) String() string { return supervise.Kind(k).String() }
+func (k VerdictKind) String() string {
+	if k > VerdictDrop {
+		k = VerdictRetry
+	}
+	return supervise.Kind(k).String()
+}
 
 // MarshalText is String.
 func (k VerdictKind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }

@@ -1,5 +1,5 @@
 // Package control is what instances of relay tell whoever asks them, and what operators have them do: requests over NATS, and their answers. The commands of
-// relay send them, and package consumer answers.
+// relay send them, and consumer/internal/engine answers.
 package control
 
 import (

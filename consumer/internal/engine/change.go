@@ -19,7 +19,7 @@ import (
 //
 // A unit is what begins and ends (unit.go): routes that share a durable begin and end together.
 
-// change is what changes of the routes of an Engine that runs, at once.
+// Change is what changes of the routes of an Engine that runs, at once.
 type Change struct {
 	Add    []route.Spec // with names that do not exist yet
 	Update []route.Spec // with names that exist
@@ -45,7 +45,7 @@ func namesOf(routes []route.Spec) (list []string) {
 	return list
 }
 
-// changed is what became of a change.
+// Changed is what became of a change.
 type Changed struct {
 	Added, Updated []string
 	Live           []string // those of Updated that changed in place
@@ -55,7 +55,7 @@ type Changed struct {
 	Interrupted    int               // handlers of routes that ended
 }
 
-// removed is a route that has ended, and what is left of it.
+// Removed is a route that has ended, and what is left of it.
 type Removed struct {
 	Route       string
 	Stream      string
@@ -65,7 +65,7 @@ type Removed struct {
 	DeadLetters *int             // stored; nil: not known
 }
 
-// Check tells what is wrong with a change, and changes nothing. It is what [engine.Change] does first.
+// Check tells what is wrong with a change, and changes nothing. It is what [Engine.Change] does first.
 func (r *Engine) Check(ctx context.Context, c Change) error {
 	leave, err := r.enterChange(ctx)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 
 // checkedChange is a change in which nothing is wrong, and which may be made.
 type checkedChange struct {
-	relay   *Engine
+	engine  *Engine
 	change  Change
 	does    reload.Decision
 	ends    []*Unit
@@ -44,7 +44,7 @@ func (c Change) check(ctx context.Context, r *Engine) (*checkedChange, error) {
 		return nil, err
 	}
 	running := r.Running.Units()
-	p := &checkedChange{relay: r, change: c, before: map[string]*route.Route{}, after: map[string]*route.Route{}, lives: c.liveChanges(r.Routes.All(), cfgs)}
+	p := &checkedChange{engine: r, change: c, before: map[string]*route.Route{}, after: map[string]*route.Route{}, lives: c.liveChanges(r.Routes.All(), cfgs)}
 	if err := p.decide(ctx, cfgs, running); err != nil {
 		return nil, err
 	}
@@ -64,7 +64,7 @@ func (c Change) check(ctx context.Context, r *Engine) (*checkedChange, error) {
 
 // decide finds out what ends, what begins and what changes in place.
 func (p *checkedChange) decide(ctx context.Context, cfgs map[string]route.Spec, running []*Unit) error {
-	r := p.relay
+	r := p.engine
 	meets := reload.Running{InPlace: slices.Collect(maps.Keys(p.lives)), Places: make(map[string]string)}
 	for name, cfg := range cfgs {
 		if p.lives[name] != nil {
@@ -108,7 +108,7 @@ func (p *checkedChange) newRoutes(cfgs map[string]route.Spec, all map[string]lim
 		if !given {
 			cfg = *old.Now()
 		}
-		rt := route.New(p.relay.Home, cfg, all, old)
+		rt := route.New(p.engine.Home, cfg, all, old)
 		p.after[name] = rt
 		list = append(list, rt)
 	}
@@ -184,7 +184,7 @@ func (c Change) together(routes []*route.Route, all map[string]limits.Limit) (ma
 
 // preflight looks at what is on the server.
 func (p *checkedChange) preflight(ctx context.Context, list []*route.Route) error {
-	r := p.relay
+	r := p.engine
 	sources := sourcesOf(p.begins)
 	sideBySide(ctx, r.Conn, sources, lookAt)
 	lookTwice(ctx, r.Conn, sources)
@@ -210,7 +210,7 @@ func (p *checkedChange) discard() {
 	for _, rt := range p.after {
 		rt.Group.Drain()
 	}
-	p.relay.Bounds.Book().Discard()
+	p.engine.Bounds.Book().Discard()
 }
 
 // repeats are the errors of a durable that would bring again what was handled, where the configuration does not say that this is meant: start: all

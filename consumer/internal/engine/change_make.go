@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -14,7 +16,7 @@ import (
 
 // commit makes the change. It returns false, and does nothing, when relay drains.
 func (p *checkedChange) commit() bool {
-	r := p.relay
+	r := p.engine
 	for _, u := range p.begins {
 		u.prepare()
 		for _, s := range u.sources() {
@@ -68,7 +70,7 @@ func (p *checkedChange) make() error {
 
 // run ends what ends and begins what begins.
 func (p *checkedChange) run() Changed {
-	r := p.relay
+	r := p.engine
 	for _, name := range p.does.InPlace {
 		p.lives[name].Commit()
 	}
@@ -141,4 +143,44 @@ func restOf(rt *route.Route) Removed {
 		left.DeadLetters = &n
 	}
 	return left
+}
+
+// liveChanges are routes of a change that may change in place, by name.
+func (c Change) liveChanges(routes []*route.Route, cfgs map[string]route.Spec) map[string]*route.LiveChange {
+	list := make(map[string]*route.LiveChange)
+	if c.anew {
+		return list
+	}
+	for _, rt := range routes {
+		for _, u := range c.Update {
+			if cfg := cfgs[u.Name]; u.Name == rt.Spec.Name && rt.ChangesLive(cfg) {
+				list[u.Name] = &route.LiveChange{Route: rt, Spec: cfg}
+			}
+		}
+	}
+	return list
+}
+
+// prepareAll prepares what changes in place, side by side with what it is to replace. With an error nothing of it is left.
+func (p *checkedChange) prepareAll(ctx context.Context) error {
+	var faults []error
+	for _, b := range p.lives {
+		if err := b.Prepare(ctx); err != nil {
+			faults = append(faults, err)
+		}
+	}
+	if len(faults) > 0 {
+		p.undo(ctx)
+	}
+	return errors.Join(faults...)
+}
+
+// undo ends what a change has made that is not to be.
+func (p *checkedChange) undo(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
+	defer cancel()
+	for _, b := range p.lives {
+		b.Undo(ctx)
+	}
+	p.discard()
 }

@@ -26,15 +26,16 @@ import (
 	"github.com/relaymq/relay/internal/trouble"
 )
 
-// Engine runs routes on one connection: what Relay of package consumer is made of.
+// Engine runs routes on one connection: what Relay of package consumer is made of. Fields that are exported are so for the tests of that package.
 type Engine struct {
 	*route.Home
+	Config Config
 	connection
 	services
 
 	Routes     routeList
 	Running    *running
-	Sources    *source.Instance // what all durables share
+	Durables   *source.Instance // what all durables share
 	Divided    *dividedRoutes
 	Membership *member
 }
@@ -57,15 +58,15 @@ type services struct {
 	generations *generations.Watch // of the partitions
 }
 
-// newEngine makes an engine of routes; the error is what is wrong with them, also what [Spec.Fault] says. Nothing is asked of the server before Run.
-func New(nc *nats.Conn, cfg route.Config, routes ...route.Spec) (*Engine, error) {
+// New makes an engine of routes; the error is what is wrong with them, also what [route.Spec.Fault] says. Nothing is asked of the server before Run.
+func New(nc *nats.Conn, cfg Config, routes ...route.Spec) (*Engine, error) {
 	r := &Engine{
 		Home: &route.Home{
-			Config: cfg, Log: cfg.Logger, Conn: nc, Bounds: limits.NewSet(cfg.Limits), Phases: route.NewPhases(cfg.Drain), Reports: newEvents(nc, cfg), Solo: suspects.NewSolo(),
+			Config: cfg.Config, Log: cfg.Logger, Conn: nc, Bounds: limits.NewSet(cfg.Limits), Phases: route.NewPhases(cfg.Drain), Reports: newEvents(nc, cfg.Config), Solo: suspects.NewSolo(),
 		},
-		Running: NewRunning(), connection: connection{API: jetstream.DefaultAPIPrefix},
+		Config: cfg, Running: newRunning(), connection: connection{API: jetstream.DefaultAPIPrefix},
 	}
-	r.Open, r.Drains = r.Running.Sources, r.Running.IsDraining
+	r.OpenSources, r.IsDraining = r.Running.Sources, r.Running.IsDraining
 	r.Troubles = trouble.NewList(cfg.Logger, func(what string, err error) { r.Reports.Trouble("", what, err) })
 	var err error
 	if cfg.Domain == "" {
@@ -77,7 +78,7 @@ func New(nc *nats.Conn, cfg route.Config, routes ...route.Spec) (*Engine, error)
 	if err != nil {
 		return nil, err
 	}
-	r.Stores = stores.New(r.JS, cfg.Config, cfg.Logger)
+	r.Stores = stores.New(r.JS, cfg.Config.Config, cfg.Logger)
 	r.placing = placing.New(placing.Config{JS: r.JS, Attempt: r.attempt})
 	r.Divided = newDividedRoutes(r)
 	r.streams, r.Line, r.prober = looks.New(r.JS), caller.New(nc), permission.NewProber(nc)
@@ -87,20 +88,20 @@ func New(nc *nats.Conn, cfg route.Config, routes ...route.Spec) (*Engine, error)
 	faults := limits.Check(cfg.Limits)
 	names := make(map[string]bool)
 	var list []*route.Route
-	shortest := routes[0].AckWait
-	for _, cfg := range routes {
-		if cfg.Fault != nil {
-			faults = append(faults, cfg.Fault)
+	shortest := routes[0].AckWait // there is at least one
+	for _, spec := range routes {
+		if spec.Fault != nil {
+			faults = append(faults, spec.Fault)
 		}
-		if names[cfg.Name] {
-			faults = append(faults, &route.SetupError{Route: cfg.Name, Err: errors.New("two routes have this name")})
+		if names[spec.Name] {
+			faults = append(faults, &route.SetupError{Route: spec.Name, Err: errors.New("two routes have this name")})
 		}
-		names[cfg.Name] = true
-		shortest = min(shortest, cfg.AckWait)
-		if err := cfg.CheckLimits(r.Config.Limits); err != nil {
-			faults = append(faults, &route.SetupError{Route: cfg.Name, Err: err})
+		names[spec.Name] = true
+		shortest = min(shortest, spec.AckWait)
+		if err := spec.CheckLimits(r.Config.Limits); err != nil {
+			faults = append(faults, &route.SetupError{Route: spec.Name, Err: err})
 		}
-		list = append(list, route.New(r.Home, cfg, r.Config.Limits, nil))
+		list = append(list, route.New(r.Home, spec, r.Config.Limits, nil))
 	}
 	r.Routes.set(list)
 	r.Link = link.New(shortest)
@@ -112,14 +113,14 @@ func New(nc *nats.Conn, cfg route.Config, routes ...route.Spec) (*Engine, error)
 	r.Orphans = orphans.NewWatch()
 	r.generations = generations.NewWatch(r.Divided.watch())
 	r.orders = orders.NewFollower(r.JS, cfg.Service, cfg.Replicas, r.Log, r.Routes.obey)
-	r.Sources = instanceOf(r)
+	r.Durables = instanceOf(r)
 	for _, rt := range list {
 		r.enter(rt)
 	}
 	return r, errors.Join(faults...)
 }
 
-// Instance is the name of this process: that of the Config, or one that was made.
+// Instance is the name of this process.
 func (r *Engine) Instance() string { return r.Config.Instance }
 
 // Opened is closed when the durable of each route is open, or was tried once: what is published from then on is after where they begin.

@@ -46,7 +46,7 @@ func newMember(r *Engine) *member {
 // state is what this instance tells the others with its session.
 func (m *member) state() json.RawMessage {
 	s := peers.State{Durables: map[string]string{}, Generations: map[string]peers.Generations{}, Draining: m.running.IsDraining()}
-	if c := m.home.Told.Load(); c != nil {
+	if c := m.home.ConfigStatus.Load(); c != nil {
 		s.Generation, s.Config = c.Generation, c.Hash
 	}
 	for _, rt := range m.routes.All() {

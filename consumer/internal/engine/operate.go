@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/relaymq/relay/consumer/internal/operators"
 	"github.com/relaymq/relay/consumer/internal/roster"
 	letters "github.com/relaymq/relay/internal/dlq"
 
@@ -96,8 +97,8 @@ func (l *routeList) refuseEntry(e letters.Entry) string {
 	if rt == nil {
 		return "this relay has no route " + e.Route
 	}
-	if p := rt.Place.Load(); p != nil && rt.Spec.OriginStream(p) != e.Stream {
-		return fmt.Sprintf("route %s of this relay reads stream %s, and the message is of stream %s", e.Route, rt.Spec.OriginStream(p), e.Stream)
+	if stream := rt.OriginStream(); stream != "" && stream != e.Stream {
+		return fmt.Sprintf("route %s of this relay reads stream %s, and the message is of stream %s", e.Route, stream, e.Stream)
 	}
 	return ""
 }
@@ -108,4 +109,64 @@ func (l *routeList) keyOfEntry(e letters.Entry) string {
 		return rt.KeyOf(e.Subject)
 	}
 	return e.Subject
+}
+
+// handover gives a route away, or leaves it to others.
+func (l *routeList) handover(order control.HandoverOrder) (out control.HandedOver) {
+	rt := l.Named(order.Route)
+	if rt != nil && rt.Name() != order.Route {
+		rt = nil
+	}
+	switch {
+	case rt == nil:
+		return out
+	case rt.Spec.Part != nil:
+		out.Refused = "the route has partitions, which move between instances by themselves"
+		return out
+	case !rt.Spec.Leased():
+		out.Refused = "all instances handle messages of the route, so there is nothing to hand over"
+		return out
+	case rt.Home.Fleet.Now() == nil:
+		out.Refused = "this instance does not know the other instances yet"
+		return out
+	}
+	u := unitOf(rt)
+	if u == nil {
+		out.Refused = "the route is starting"
+		return out
+	}
+	h := u.tenure.Order(order, rt.Holder().Standbys)
+	out.Giving, out.Resting, out.Refused = h.Giving, h.Resting, h.Refused
+	if out.Giving {
+		rt.Log.Info("handing the route over, as an operator ordered", "by", order.By, "to", order.To)
+		u.handOver()
+	}
+	return out
+}
+
+// handOver ends the work on a unit, with a drain, and stands by again.
+func (u *Unit) handOver() {
+	r := u.engine
+	r.Running.Change(u, func() {
+		if err := restart(r.Phases.Ends, r, u); err != nil && !errors.Is(err, roster.ErrNotRunning) {
+			u.Main.Log().Warn("the route was not handed over; this instance keeps it", "error", err)
+			u.tenure.Keep()
+		}
+	})
+}
+
+// obey has the routes obey an order that is for them.
+func (l *routeList) obey(order orders.Order) {
+	for _, rt := range l.called(order.Route) {
+		rt.Standstill.Obey(order)
+	}
+}
+
+// wake ends waits for an operator.
+func (l *routeList) wake(order orders.Order) (w control.Woken) {
+	for _, rt := range l.called(order.Route) {
+		w.Known = true
+		operators.Waits{Group: rt.Group, Log: rt.Log, Own: rt.OwnLimit(), Condition: rt.Standstill.Condition}.End(order, &w)
+	}
+	return w
 }

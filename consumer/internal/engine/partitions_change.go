@@ -21,9 +21,9 @@ type expanded struct {
 // expand puts the parts of routes with partitions into a change.
 func (l *dividedRoutes) expand(ctx context.Context, c Change, how generations.Dividing) (expanded, error) {
 	out := expanded{Change: c, divided: make(map[string]*divided), were: make(map[string]*divided)}
-	routes, all := &l.relay.Routes, c.Limits
+	routes, all := &l.engine.Routes, c.Limits
 	if all == nil {
-		all = l.relay.Limits()
+		all = l.engine.Limits()
 	}
 	of, err := division.Expand(division.Change[route.Spec]{Add: c.Add, Update: c.Update, Remove: c.Remove}, division.Config[route.Spec]{
 		Name:    func(cfg route.Spec) string { return cfg.Name },
@@ -61,7 +61,7 @@ func (l *dividedRoutes) expand(ctx context.Context, c Change, how generations.Di
 
 // made notes the routes of a change that was made, and ends handlers that nobody has any more.
 func (l *dividedRoutes) made(c expanded) {
-	r := l.relay
+	r := l.engine
 	for name, d := range c.divided {
 		was := l.Get(name)
 		l.Set(name, d)
@@ -78,7 +78,7 @@ func (l *dividedRoutes) made(c expanded) {
 		formers := r.Routes.called(name)
 		r.Running.Go(func() {
 			for _, rt := range formers {
-				rt.Settings.Formers.Wait()
+				rt.WaitFormers()
 			}
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Phases.Ends), r.Phases.DrainTime())
 			defer cancel()

@@ -12,11 +12,11 @@ import (
 	"github.com/relaymq/relay/internal/planned"
 )
 
-// dividedRoutes are the routes with partitions of a Relay.
+// dividedRoutes are the routes with partitions of an instance.
 type dividedRoutes struct {
 	division.Routes[route.Spec]
-	relay *Engine
-	maker generations.Maker
+	engine *Engine
+	maker  generations.Maker
 }
 
 // divided is a route with partitions.
@@ -24,7 +24,7 @@ type divided = division.Route[route.Spec]
 
 func newDividedRoutes(r *Engine) *dividedRoutes {
 	return &dividedRoutes{
-		relay: r, maker: generations.Maker{Conn: r.Conn, JS: r.JS, API: r.API, Service: r.Config.Service, Replicas: r.Config.Replicas, Log: r.Log},
+		engine: r, maker: generations.Maker{Conn: r.Conn, JS: r.JS, API: r.API, Service: r.Config.Service, Replicas: r.Config.Replicas, Log: r.Log},
 	}
 }
 
@@ -32,14 +32,14 @@ func newDividedRoutes(r *Engine) *dividedRoutes {
 func (l *dividedRoutes) divide(ctx context.Context, head route.Spec, how generations.Dividing) (*divided, error) {
 	var g *generations.Route
 	was := l.Get(head.Name)
-	err := l.relay.attempt(ctx, func(ctx context.Context) (err error) {
+	err := l.engine.attempt(ctx, func(ctx context.Context) (err error) {
 		g, err = l.maker.Divide(ctx, l.wanted(head), was.Generations(), how)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	var fallback route.Substitute
+	var fallback route.Fallback
 	if head.Fallback != nil {
 		fallback = *head.Fallback
 	}
@@ -50,8 +50,8 @@ func (l *dividedRoutes) divide(ctx context.Context, head route.Spec, how generat
 
 // planned is what would become of the partitions of a route.
 func (l *dividedRoutes) planned(ctx context.Context, head route.Spec) (p planned.Divided, err error) {
-	err = l.relay.attempt(ctx, func(ctx context.Context) error {
-		p, err = l.maker.Planned(ctx, l.wanted(head), l.relay.placing.Assumed)
+	err = l.engine.attempt(ctx, func(ctx context.Context) error {
+		p, err = l.maker.Planned(ctx, l.wanted(head), l.engine.placing.Assumed)
 		return err
 	})
 	return p, err
@@ -61,13 +61,13 @@ func (l *dividedRoutes) planned(ctx context.Context, head route.Spec) (p planned
 func (l *dividedRoutes) wanted(head route.Spec) generations.Wanted {
 	return generations.Wanted{
 		Route: head.Name, Layout: head.Layout(), Start: generations.Start{Policy: head.Start.Policy, Since: head.Start.Since, Seq: head.Start.Seq},
-		Origin: func(ctx context.Context) (string, error) { return l.relay.placing.StreamOf(ctx, head.Placed()) },
+		Origin: func(ctx context.Context) (string, error) { return l.engine.placing.StreamOf(ctx, head.Placed()) },
 	}
 }
 
 // divideAll has routes with partitions run as their parts: those that have a stream.
 func (l *dividedRoutes) divideAll(ctx context.Context) (faults []error) {
-	r := l.relay
+	r := l.engine
 	var list []*route.Route
 	for _, rt := range r.Routes.All() {
 		if rt.Spec.Partitions == 0 {
@@ -108,7 +108,7 @@ func routesOf(d *divided) (list []route.Spec) {
 		cfg := d.Head
 		cfg.Part = &p
 		cfg.Name, cfg.Stream, cfg.Durable, cfg.Subjects = p.Name(), p.Of.Name(), p.Of.DurableOf(p.Number), []string{p.Of.Part(p.Number)}
-		cfg.Start, cfg.Instances, cfg.Partitions = source.Start{Policy: "all", Text: "all"}, "one", 0
+		cfg.Start, cfg.Instances, cfg.Partitions = source.Start{Policy: "all", Text: "all"}, route.InstancesOne, 0
 		cfg.Stash.Bytes = max(cfg.Stash.Bytes/p.Of.Count, 1<<20) // which bounds the memory
 		cfg.Life, cfg.FallbackLife = d.Handler.Life(), d.Fallback.Life()
 		if p.HandsOver() {

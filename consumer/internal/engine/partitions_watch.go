@@ -15,7 +15,7 @@ import (
 
 // watch is how this instance looks after the generations of its routes.
 func (l *dividedRoutes) watch() generations.Config {
-	r := l.relay
+	r := l.engine
 	return generations.Config{
 		JS: r.JS, Service: r.Config.Service, Routes: l.Generations, Changed: r.Membership.Changed,
 		Further: func(g *generations.Route) bool { return peers.AreFurther(r.Membership.Now(), g.Name, toTell(g)) },
@@ -41,9 +41,9 @@ func toTell(g *generations.Route) peers.Generations {
 
 // run looks after the routes until ctx is done, and ends their handlers.
 func (l *dividedRoutes) run(ctx context.Context) {
-	l.relay.generations.Run(ctx)
+	l.engine.generations.Run(ctx)
 	for _, d := range l.All() {
-		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.relay.Phases.DrainTime())
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.engine.Phases.DrainTime())
 		d.EndBefore(end, nil)
 		cancel()
 	}
@@ -51,7 +51,7 @@ func (l *dividedRoutes) run(ctx context.Context) {
 
 // follow has the parts of a route be those of the generations that there are.
 func (l *dividedRoutes) follow(ctx context.Context, name string) error {
-	r := l.relay
+	r := l.engine
 	leave, err := r.enterChange(ctx)
 	if err != nil {
 		return err
@@ -86,12 +86,12 @@ func (u *Unit) reluctant() time.Duration {
 	if p == nil {
 		return 0
 	}
-	return peers.Divide(u.relay.Membership.Now(), p.Of).Reluctance()
+	return peers.Divide(u.engine.Membership.Now(), p.Of).Reluctance()
 }
 
 // balance hands over partitions that other instances are to have, so that each has its share.
 func (l *dividedRoutes) balance(ctx context.Context, g *generations.Route) {
-	r := l.relay
+	r := l.engine
 	f := r.Membership.Now()
 	if f == nil || r.Running.IsDraining() {
 		return

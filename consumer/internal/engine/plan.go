@@ -12,9 +12,7 @@ import (
 	"github.com/relaymq/relay/internal/planned"
 )
 
-// Plan compares the routes with what is on the server, and changes nothing there: to count messages it makes consumers that deliver nothing, and
-// removes them. Streams in made do not exist yet, and somebody makes them before the Relay starts: routes find their subjects there. It is for a
-// Relay that does not run. It waits for the server; an error means that this could not answer.
+// Plan compares the routes with what is on the server; see Plan of package consumer. It is for an Engine that does not run.
 func (r *Engine) Plan(ctx context.Context, made ...jetstream.StreamConfig) (*planned.Plan, error) {
 	if err := r.attempt(ctx, func(ctx context.Context) error { return CheckJetStream(ctx, r.JS) }); err != nil {
 		return nil, err

@@ -42,11 +42,7 @@ func (r *Engine) Ready() error {
 		}
 	}
 	for _, rt := range r.Routes.All() {
-		err := rt.Standstill.Trouble()
-		if err == nil {
-			err = rt.Standstill.Stall.Err(r.Config.Stalled, time.Now())
-		}
-		if err != nil {
+		if err := rt.Standstill.Trouble(); err != nil {
 			errs = append(errs, fmt.Errorf("route %s: %w", rt.Name(), err))
 		}
 	}

@@ -1,11 +1,16 @@
 package engine
 
 import (
+	"context"
 	"slices"
 	"sync/atomic"
 
 	"github.com/relaymq/relay/consumer/internal/metrics"
 	"github.com/relaymq/relay/consumer/internal/route"
+	"github.com/relaymq/relay/consumer/internal/settle"
+	"github.com/relaymq/relay/consumer/internal/unstored"
+	"github.com/relaymq/relay/internal/beat"
+	"github.com/relaymq/relay/internal/supervise"
 )
 
 // routeList is the routes that there are, but for those that are ending. A part of a route with partitions is one of them.
@@ -14,7 +19,7 @@ type routeList struct {
 	metrics *metrics.Collector // of them, and of those that ended
 }
 
-// all are a list that nobody changes.
+// All are a list that nobody changes.
 func (l *routeList) All() []*route.Route {
 	if list := l.of.Load(); list != nil {
 		return *list
@@ -39,7 +44,7 @@ func (l *routeList) counting() (routes []*route.Route, ended map[string][]*metri
 	return routes, ended
 }
 
-// named is the route of the name, or nil.
+// Named is the route of the name, or nil.
 func (l *routeList) Named(name string) *route.Route {
 	list := l.All()
 	if i := slices.IndexFunc(list, func(rt *route.Route) bool { return rt.Name() == name || rt.Spec.Name == name }); i >= 0 {
@@ -58,7 +63,7 @@ func (l *routeList) called(name string) (list []*route.Route) {
 	return list
 }
 
-// calledName is what a route of that name is called outside of this package.
+// calledName is what a route of that name is called outside of the engine.
 func (l *routeList) calledName(name string) string {
 	if rt := l.Named(name); rt != nil {
 		return rt.Name()
@@ -66,7 +71,7 @@ func (l *routeList) calledName(name string) string {
 	return name
 }
 
-// units are those of all routes, whether they are open or not: one of which another instance has the claim is not.
+// Units are those of all routes, whether they are open or not: one of which another instance has the claim is not.
 func (l *routeList) Units() (list []*Unit) {
 	for _, rt := range l.All() {
 		if u := unitOf(rt); u != nil && !slices.Contains(list, u) {
@@ -87,4 +92,32 @@ func (l *routeList) stored() (n uint64) {
 // has tells whether a route is called so in the configuration of this instance.
 func (l *routeList) has(name string) bool {
 	return slices.ContainsFunc(l.All(), func(rt *route.Route) bool { return rt.Spec.Name == name })
+}
+
+// askTimeout bounds one question to the server. A time-out proves nothing.
+const askTimeout = settle.Timeout
+
+// tryHeld tries again to store the outcomes of held messages, until ctx is done.
+func (l *routeList) tryHeld(ctx context.Context) {
+	tick := beat.NewTicker(unstored.Every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			tick.Next()
+			for _, rt := range l.All() {
+				rt.Standstill.Troubles.Expire(now)
+				rt.Path.Retry(now)
+			}
+		}
+	}
+}
+
+// hear has a route hear what another instance tells.
+func (l *routeList) hear(route, instance string, h supervise.Hint) {
+	if rt := l.Named(route); rt != nil && !rt.Spec.Leased() {
+		rt.Group.Hear(instance, h)
+	}
 }

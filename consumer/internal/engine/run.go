@@ -18,10 +18,7 @@ import (
 	"github.com/relaymq/relay/internal/beat"
 )
 
-// Run sets everything up, and handles messages until ctx is done. Then it drains: see [Config.Drain]. It returns nil
-// after a clean drain, an error that is [ErrForcedDrain] when handlers had to be interrupted, one that is [ErrEscalated]
-// when a key gave up under on_give_up: exit, one that is nats.ErrConnectionClosed when the connection was closed for good,
-// and *[SetupError]s joined when it could not begin. It is called once. The contexts of handlers have the values of ctx.
+// Run sets everything up, handles messages until ctx is done, and drains. It is called once. Its errors are those of Run in package consumer.
 func (r *Engine) Run(ctx context.Context) error {
 	if !r.Phases.Begin(time.Now()) {
 		return errors.New("Run was called before")
@@ -292,3 +289,6 @@ func (r *serving) proveContact(ctx context.Context) {
 		}
 	}
 }
+
+// ErrForcedDrain says that Run ended before all handlers had: their messages are delivered again.
+var ErrForcedDrain = errors.New("handlers were interrupted")

@@ -10,7 +10,8 @@ type running struct {
 	*roster.Roster[*Unit, *source.Source]
 }
 
-func NewRunning() *running {
+// newRunning has none.
+func newRunning() *running {
 	return &running{roster.New(func(s *source.Source) (*Unit, bool) {
 		u, has := s.Unit().(*Unit)
 		return u, has

@@ -135,7 +135,7 @@ func setupError(name string, errs ...error) error {
 	return errors.Join(list...)
 }
 
-// CheckJetStream asks whether there is JetStream for this account. The error is a *[SetupError] that says what to do, also
+// CheckJetStream asks whether there is JetStream for this account. The error is a *[route.SetupError] that says what to do, also
 // when JetStream is only away for now.
 func CheckJetStream(ctx context.Context, js jetstream.JetStream) error {
 	_, err := js.AccountInfo(ctx)

@@ -21,10 +21,11 @@ func (l *startup) serveControl() (stop func(), err error) {
 	return s.Serve()
 }
 
+// Status is what this instance says of itself.
 func (r *Engine) Status(q control.StatusRequest) control.Status {
 	s := control.Status{
 		Instance: r.Config.Instance, Service: r.Config.Service, Version: version.String(), Started: r.Phases.Since(), Ready: true, Draining: r.Running.IsDraining(),
-		Parked: r.Upkeep.Parked(), Config: r.Told.Load(),
+		Parked: r.Upkeep.Parked(), Config: r.ConfigStatus.Load(),
 	}
 	s.OrdersBucket, s.Orders = r.orders.Last()
 	s.Notices = r.orders.Unread()
@@ -64,7 +65,7 @@ func (r *Engine) Status(q control.StatusRequest) control.Status {
 // status of all routes, those with partitions from the status of their parts.
 func (l *dividedRoutes) status(q control.StatusRequest) (list []control.RouteStatus) {
 	parts, at := make(map[string][]control.RouteStatus), make(map[string]int)
-	routes, ended := l.relay.Routes.counting()
+	routes, ended := l.engine.Routes.counting()
 	for _, rt := range routes {
 		name := rt.Name()
 		if q.Route != "" && q.Route != name {
@@ -83,7 +84,7 @@ func (l *dividedRoutes) status(q control.StatusRequest) (list []control.RouteSta
 	}
 	for name, told := range parts {
 		if d := l.Get(name); d != nil {
-			s := d.Together(told, q.Most(), d.Status(peers.Holds(l.relay.Membership.Now(), d.Newest().Generation)))
+			s := d.Together(told, q.Most(), d.Status(peers.Holds(l.engine.Membership.Now(), d.Newest().Generation)))
 			s.Durable, s.Subjects = d.Head.Durable, d.Head.Subjects
 			list[at[name]] = s
 		}

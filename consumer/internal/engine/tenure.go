@@ -23,7 +23,7 @@ func (u *Unit) leased() bool { return u.Main.Leased() }
 
 // tenureConfig is what is done while this instance has the claim.
 func (u *Unit) tenureConfig() tenure.Config {
-	r := u.relay
+	r := u.engine
 	return tenure.Config{
 		Membership: r.Fleet, Instance: r.Config.Instance, Resource: peers.Resource(u.Main.Stream, u.Main.Name), Lease: r.Config.Lease,
 		DrainTime: r.Phases.DrainTime, Reluctant: u.reluctant,
@@ -47,10 +47,10 @@ func (u *Unit) lead() {
 func (u *Unit) hold(fence uint64) {
 	for _, rt := range u.routes {
 		rt.Log.Info("this instance now has the route; the others stand by", "fence", fence)
-		rt.Home.Reports.Holder(rt.Name(), rt.Spec.Called(), rt.Home.Config.Instance, fence)
+		rt.Home.Reports.Holder(rt.Name(), rt.Spec.InWords(), rt.Home.Config.Instance, fence)
 	}
 	if p := u.routes[0].Spec.Part; p != nil && p.Number == 0 {
-		u.relay.generations.Soon() // this instance looks after the streams now
+		u.engine.generations.Soon() // this instance looks after the streams now
 	}
 	u.living.Go(u.live)
 }
@@ -68,7 +68,7 @@ func (u *Unit) fenceOff() {
 
 // standByAgain replaces a unit that had the claim by a fresh one. It tries for as long as relay runs and nobody else ends the unit.
 func (u *Unit) standByAgain() {
-	r := u.relay
+	r := u.engine
 	r.Running.Change(u, func() {
 		var look transient.Spans
 		for p := new(transient.Patience); ; {

@@ -12,10 +12,10 @@ import (
 	"github.com/relaymq/relay/consumer/internal/tenure"
 )
 
-// unit is what is set up and ended together: the durable of one or more routes, and those of their replays, which are of no use
+// Unit is what is set up and ended together: the durable of one or more routes, and those of their replays, which are of no use
 // without it. Units come and go while others run.
 type Unit struct {
-	relay  *Engine
+	engine *Engine
 	routes []*route.Route
 	Main   *source.Source
 	dues   []*source.Source
@@ -35,13 +35,14 @@ type Unit struct {
 	interrupted int // of the drain
 }
 
+// NewUnit is a unit without routes, whose main source this is.
 func NewUnit(r *Engine, main *source.Source) *Unit {
-	return &Unit{relay: r, Main: main, tried: make(chan struct{})}
+	return &Unit{engine: r, Main: main, tried: make(chan struct{})}
 }
 
 // prepare gives the unit what it needs to run. It comes before anybody knows of its routes.
 func (u *Unit) prepare() {
-	r := u.relay
+	r := u.engine
 	u.opening, u.stopOpening = context.WithCancel(r.Phases.Ends)
 	u.work, u.stopWork = context.WithCancel(r.Phases.Work)
 	u.slow, u.stopSlow = context.WithCancel(r.Phases.Slow)
@@ -59,7 +60,7 @@ func (u *Unit) prepare() {
 
 // begin runs a unit that was prepared, unless relay drains.
 func (u *Unit) begin() {
-	begun := u.relay.Running.Add(u, func() {
+	begun := u.engine.Running.Add(u, func() {
 		if u.leased() {
 			u.living.Go(u.lead)
 		} else {
@@ -100,8 +101,7 @@ func (u *Unit) endPulls() {
 		pulls.Go(s.Pulls.Stop)
 	}
 	for _, rt := range u.routes {
-		rt.Group.Drain()
-		rt.Callers.Gates.Close()
+		rt.Drain()
 	}
 	pulls.Wait()
 }
@@ -129,13 +129,7 @@ func (u *Unit) endHandlers(ctx context.Context) (interrupted int) {
 	var routes sync.WaitGroup
 	for i, rt := range u.routes {
 		routes.Go(func() {
-			rt.Settings.End()
-			counts[i] = rt.Group.Close(ctx)
-			rt.Settings.Equipment.Load().End(ctx, rt)
-			rt.Settings.Formers.Wait()
-			rt.Questions.Wait() // before those that it submits to
-			rt.Path.End()
-			rt.Callers.Holding.Wait() // after whatever settles
+			counts[i] = rt.Close(ctx)
 		})
 	}
 	routes.Wait()
@@ -160,7 +154,7 @@ func (u *Unit) end() {
 	u.stopWork()
 	u.tenure.Close()
 	u.living.Wait()
-	r := u.relay
+	r := u.engine
 	for _, rt := range u.routes {
 		r.Solo.Remove(rt.Group)
 	}
@@ -169,7 +163,7 @@ func (u *Unit) end() {
 
 // close ends a unit while others run. It returns how many handlers were interrupted.
 func (u *Unit) close() int {
-	ctx, cancel := context.WithTimeout(u.work, u.relay.Phases.DrainTime())
+	ctx, cancel := context.WithTimeout(u.work, u.engine.Phases.DrainTime())
 	defer cancel()
 	u.stopPulling()
 	interrupted := u.drain(ctx)

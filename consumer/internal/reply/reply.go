@@ -17,8 +17,8 @@ const (
 	MaxHeaderBytes = 4 << 10
 )
 
-// Result is what a handler returned so far. Its methods are safe for concurrent use. Those that set something do nothing with a nil Result, which is for
-// nobody.
+// Result is what a handler returned so far. Its methods are safe for concurrent use. A nil Result is for nobody: it keeps
+// nothing, and has nothing.
 type Result struct {
 	most int
 
@@ -104,6 +104,9 @@ func maySet(name, value string) bool {
 
 // Data is what was given last, cut to the bound, and whether it was cut.
 func (r *Result) Data() (data []byte, truncated bool) {
+	if r == nil {
+		return nil, false
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.data, r.truncated
@@ -111,6 +114,9 @@ func (r *Result) Data() (data []byte, truncated bool) {
 
 // Header is a copy of the headers that were set.
 func (r *Result) Header() nats.Header {
+	if r == nil {
+		return nil
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.header)
@@ -118,6 +124,9 @@ func (r *Result) Header() nats.Header {
 
 // Close ends the taking: a handler may keep its message for longer than its attempt.
 func (r *Result) Close() {
+	if r == nil {
+		return
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = true

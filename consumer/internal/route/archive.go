@@ -13,7 +13,7 @@ func (m *Message) keepsResult() *reply.Result {
 	return m.result
 }
 
-// toArchive keeps what became of the message.
+// ToArchive keeps what became of the message.
 func (m *Message) ToArchive(a *archive.Writer, o supervise.Outcome) {
 	stream, r := outcome.Record(&m.Unsettled, o)
 	if result := m.resultToKeep(); result != nil && o.Action == supervise.AckMessage {

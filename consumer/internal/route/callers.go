@@ -49,6 +49,7 @@ func ownInboxes(prefix string) []string {
 	return []string{prefix, root + ".operator", root + ".viewer"}
 }
 
+// callerPolicy is what callers may ask of the route; own are subjects that they may never name.
 func (r Spec) callerPolicy(own ...string) caller.Policy {
 	return caller.Policy{Reply: r.Reply, Interest: r.Interest, Own: own}
 }

@@ -64,6 +64,7 @@ func (m *Message) reply(o supervise.Outcome) caller.Reply {
 	return r
 }
 
+// CallersStatus is what the status says of callers; nil: there were none.
 func (rt *Route) CallersStatus() *control.CallersStatus {
 	c := rt.Count
 	s := control.CallersStatus{

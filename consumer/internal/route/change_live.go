@@ -16,7 +16,7 @@ import (
 // key; all else counts from the next start on. A handler that is replaced is stopped when its last run has ended; after the drain time
 // its runs are interrupted, which spends no attempt.
 
-// changesLive tells whether the route can be changed to that in place.
+// ChangesLive tells whether the route can be changed to that in place.
 func (rt *Route) ChangesLive(cfg Spec) bool {
 	was := *rt.Now()
 	switch {
@@ -37,13 +37,13 @@ func (rt *Route) ChangesLive(cfg Spec) bool {
 // lasting is what of a route does not change in place.
 func (r Spec) lasting() Spec {
 	r.Concurrency, r.Rate, r.Burst, r.Timeout = 0, limits.Rate{}, 0, 0
-	r.Retry, r.Supervisor, r.Stash = Retrying{}, supervisor.Config{}, supervise.Room{}
+	r.Retry, r.Supervisor, r.Stash = Retry{}, supervisor.Config{}, supervise.Room{}
 	r.Life, r.FallbackLife = nil, nil
 	r.Batch, r.Fallback, r.Code = nil, nil, Code{}
 	return r
 }
 
-// liveChange is a change of a route in place.
+// LiveChange is a change of a route in place.
 type LiveChange struct {
 	Route *Route
 	Spec  Spec
@@ -51,9 +51,9 @@ type LiveChange struct {
 	to    *equipment
 }
 
-// prepare makes what the route is to have, and starts it. Nothing has changed then.
+// Prepare makes what the route is to have, and starts it. Nothing has changed then.
 func (b *LiveChange) Prepare(ctx context.Context) error {
-	b.was = b.Route.Settings.Equipment.Load()
+	b.was = b.Route.settings.equipment.Load()
 	b.to = equip(b.Spec, *b.Route.Now(), b.was)
 	if err := b.to.start(ctx, b.was, b.Spec); err != nil {
 		return &SetupError{b.Spec.Name, fmt.Errorf("handler: %w", err)}
@@ -61,19 +61,19 @@ func (b *LiveChange) Prepare(ctx context.Context) error {
 	return nil
 }
 
-// undo stops what prepare started.
+// Undo stops what Prepare started.
 func (b *LiveChange) Undo(ctx context.Context) {
 	if b.to != nil {
 		b.to.endUnless(ctx, b.Route, b.was)
 	}
 }
 
-// make makes the change.
+// Commit makes the change.
 func (b *LiveChange) Commit() {
 	rt, r := b.Route, b.Route.Home
-	rt.Settings.changing.Lock()
-	defer rt.Settings.changing.Unlock()
-	if rt.Settings.over {
+	rt.settings.changing.Lock()
+	defer rt.settings.changing.Unlock()
+	if rt.settings.over {
 		b.Undo(r.Phases.Work)
 		return
 	}
@@ -90,15 +90,15 @@ func (b *LiveChange) Commit() {
 	} else {
 		close(fallback)
 	}
-	rt.Settings.cfg.Store(&b.Spec)
+	rt.settings.cfg.Store(&b.Spec)
 	rt.Memory.SetMost(b.Spec.mostHeld(rev.Options))
 	b.to.forget()
-	rt.Settings.Equipment.Store(b.to)
+	rt.settings.equipment.Store(b.to)
 	if before.Rate != b.Spec.Rate || before.Burst != b.Spec.Burst {
 		b.Spec.EnterLimits(r.Bounds)
 	}
 	interrupt := rt.Group.Change(rev)
-	rt.Settings.Formers.Go(func() {
+	rt.settings.formers.Go(func() {
 		patience := time.NewTimer(r.Phases.DrainTime())
 		defer patience.Stop()
 		for _, ended := range []chan struct{}{own, fallback} {

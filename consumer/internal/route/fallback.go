@@ -20,7 +20,7 @@ type part struct {
 }
 
 // slotTime is how long an attempt of the fallback may hold its slot.
-func (f Substitute) slotTime(r Spec) time.Duration {
+func (f Fallback) slotTime(r Spec) time.Duration {
 	r.Timeout = f.Timeout
 	return r.slotTime()
 }

@@ -31,10 +31,10 @@ func (r Spec) bounding() limits.Route {
 	return b
 }
 
-// ownLimit is the limit of the route alone; nil without one.
+// OwnLimit is the limit of the route alone; nil without one.
 func (rt *Route) OwnLimit() *limit.Limit { return rt.Home.Bounds.Own(rt.Name()) }
 
-// enterLimits sets the limit of the route alone, or removes one that it had before.
+// EnterLimits sets the limit of the route alone, or removes one that it had before.
 func (r Spec) EnterLimits(set *limits.Set) {
 	if own := r.bounding().Own; own != nil {
 		set.SetOwn(*own)

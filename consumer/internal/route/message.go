@@ -19,7 +19,7 @@ import (
 	"github.com/relaymq/relay/internal/supervise"
 )
 
-// message is one delivery on its way through its route.
+// Message is one delivery on its way through its route.
 type Message struct {
 	source.Incoming
 
@@ -55,11 +55,10 @@ func (m *Message) Do(ctx context.Context, number int, of any) supervise.Verdict 
 		return m.handOver(ctx)
 	}
 	var p part
-	switch c := of.(type) {
-	case *part:
+	if c, shared := of.(*part); shared {
 		p = *c
-	case *child:
-		p = part{call: c.call, ownBytes: rt.Now().Code.OwnBytes}
+	} else {
+		p = part{call: of.(*child).call, ownBytes: rt.Now().Code.OwnBytes}
 	}
 	p.timeout = rt.Now().Timeout
 	return m.do(ctx, number, p)

@@ -11,7 +11,7 @@ import (
 	"github.com/relaymq/relay/internal/supervise"
 )
 
-// EMsg is what a handler gets of an attempt and may keep. It belongs to the package of the handlers.
+// Msg is what a handler gets of an attempt and may keep. It belongs to the package of the handlers.
 type Msg interface {
 	// Attempt is in one piece of memory with it.
 	Attempt() *supervise.Attempt

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// phases are how far a Relay is: it has begun, it serves, all its durables were tried. How long its drain may take belongs to the last of them.
-type phases struct {
+// Phases are how far an instance is: it has begun, it serves, all its durables were tried. How long its drain may take belongs to the last of them.
+type Phases struct {
 	began    atomic.Pointer[time.Time] // when Run began; nil: it was not called
 	Serving  atomic.Bool               // messages are pulled, and routes may change
 	Opened   chan struct{}             // closed when the durable of each route was opened, or tried once
@@ -19,23 +19,26 @@ type phases struct {
 	Slow context.Context // of the slow paths, which end with the drain
 }
 
-func NewPhases(drain time.Duration) *phases {
-	p := &phases{Opened: make(chan struct{})}
+// NewPhases are those of an instance that has not begun, whose drain may take so long.
+func NewPhases(drain time.Duration) *Phases {
+	p := &Phases{Opened: make(chan struct{})}
 	p.SetDrain(drain)
 	return p
 }
 
-// begin notes when Run began. It returns false when that was before.
-func (p *phases) Begin(now time.Time) bool { return p.began.CompareAndSwap(nil, &now) }
+// Begin notes when Run began. It returns false when that was before.
+func (p *Phases) Begin(now time.Time) bool { return p.began.CompareAndSwap(nil, &now) }
 
-// since is when Run began, or the zero time.
-func (p *phases) Since() time.Time {
+// Since is when Run began, or the zero time.
+func (p *Phases) Since() time.Time {
 	if t := p.began.Load(); t != nil {
 		return *t
 	}
 	return time.Time{}
 }
 
-func (p *phases) SetDrain(d time.Duration) { p.drainFor.Store(int64(d)) }
+// SetDrain changes how long the drain may take.
+func (p *Phases) SetDrain(d time.Duration) { p.drainFor.Store(int64(d)) }
 
-func (p *phases) DrainTime() time.Duration { return time.Duration(p.drainFor.Load()) }
+// DrainTime is how long the drain may take.
+func (p *Phases) DrainTime() time.Duration { return time.Duration(p.drainFor.Load()) }

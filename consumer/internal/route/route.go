@@ -12,16 +12,17 @@ import (
 
 	"github.com/relaymq/relay/consumer/internal/backlog"
 	"github.com/relaymq/relay/consumer/internal/generations"
-	"github.com/relaymq/relay/consumer/internal/health"
 	"github.com/relaymq/relay/consumer/internal/intake"
 	"github.com/relaymq/relay/consumer/internal/limits"
 	"github.com/relaymq/relay/consumer/internal/memory"
+	"github.com/relaymq/relay/consumer/internal/placing"
 	"github.com/relaymq/relay/consumer/internal/settle"
 	"github.com/relaymq/relay/consumer/internal/source"
-	"github.com/relaymq/relay/consumer/internal/tenure"
 	"github.com/relaymq/relay/consumer/internal/usercode"
+	"github.com/relaymq/relay/internal/dlq"
 	"github.com/relaymq/relay/internal/limit"
 	"github.com/relaymq/relay/internal/pool"
+	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/internal/subject"
 	"github.com/relaymq/relay/internal/supervise"
 	"github.com/relaymq/relay/internal/trouble"
@@ -31,11 +32,11 @@ import (
 // asksAtOnce is how many questions about the messages of a route run at once, and how many records of a durable are deleted at once.
 const asksAtOnce = settle.Paths
 
-// route is a running Spec.
+// Route is a route while it runs.
 type Route struct {
 	Home      *Home
-	Spec      Spec // as it began; of what a change may change in place, now is asked
-	Settings  settings
+	Spec      Spec // as it began; of what a change may change in place, Now is asked
+	settings  settings
 	Log       *slog.Logger
 	Group     *supervise.Group
 	Path      *settle.Path // on which its messages are settled
@@ -46,31 +47,31 @@ type Route struct {
 	key       subject.Template
 	Place     atomic.Pointer[Place] // nil until a stream for the route is found
 	Count     *Counters
-	own       func() *limit.Limit // ownLimit, for messages
+	own       func() *limit.Limit // OwnLimit, made once for all messages
 	Callers   callers
 	formers   *generations.Formers
-	// parkedNow is what it has in the retry stream, as the server said lately.
+	// ParkedNow is what it has in the retry stream, as the server said lately.
 	ParkedNow backlog.Count
-	// guarded: its handlers run in this process, and a message may end it.
+	// Guarded: its handlers run in this process, and a message may end it.
 	Guarded bool
 
 	Standstill Standstill
 }
 
-// newRoute makes a route. The limits are those that are to hold. It counts on from the former route whose place it takes; nil: it takes none.
+// New makes a route. The limits are those that are to hold. It counts on from the former route whose place it takes; nil: it takes none.
 func New(r *Home, cfg Spec, all map[string]limits.Limit, former *Route) *Route {
 	rt := &Route{Home: r, Spec: cfg, Log: cfg.logger(r.Log), Questions: pool.New(asksAtOnce), Guarded: cfg.guarded(), Count: new(Counters)}
 	if former != nil {
 		rt.Count = former.Count // before anything has a pointer to it
 	}
-	rt.Settings.cfg.Store(&cfg)
+	rt.settings.cfg.Store(&cfg)
 	rt.Callers.policy = cfg.callerPolicy(append(ownInboxes(r.Conn.Opts.InboxPrefix), r.Config.Service, r.Stores.DeadPrefix(cfg.DeadPrefix))...)
 	rt.Callers.Gates = rt.newGates()
 	rt.Standstill.Route = rt
 	rt.Standstill.Troubles = trouble.NewList(rt.Log, func(what string, err error) { r.Reports.Trouble(cfg.Name, what, err) })
 	rt.key, _ = subject.ParseTemplate(cfg.Key) // validated
 	e := equip(cfg, Spec{}, nil)
-	rt.Settings.Equipment.Store(e)
+	rt.settings.equipment.Store(e)
 	opts := rt.options(cfg, e)
 	opts.Limits = cfg.groupLimits(r.Bounds, all)
 	rt.Group = supervise.New(opts)
@@ -145,7 +146,7 @@ func (r Spec) children(ctx context.Context, key string) (any, error) {
 	if h == nil {
 		return nil, errors.New("the factory made no handler")
 	}
-	if s, ok := h.(interface{ Start(context.Context) error }); ok {
+	if s, ok := h.(usercode.Starter); ok {
 		if err := s.Start(ctx); err != nil {
 			return nil, usercode.Said(err)
 		}
@@ -154,13 +155,14 @@ func (r Spec) children(ctx context.Context, key string) (any, error) {
 	return &child{call, h}, nil
 }
 
+// stopChild ends a handler of one key.
 func stopChild(ctx context.Context, c any) {
-	if s, ok := c.(*child).made.(interface{ Stop(context.Context) error }); ok {
+	if s, ok := c.(*child).made.(usercode.Stopper); ok {
 		_ = s.Stop(ctx) // it is gone either way
 	}
 }
 
-// keyOf is the key of a message by its subject. One with too few tokens for the template is a key of its own.
+// KeyOf is the key of a message by its subject. One with too few tokens for the template is a key of its own.
 func (rt *Route) KeyOf(literal string) string {
 	switch rt.Spec.Key {
 	case "subject":
@@ -177,66 +179,70 @@ func (rt *Route) KeyOf(literal string) string {
 
 // more asks the pull loops of the route to look again.
 func (rt *Route) more() {
-	for _, s := range rt.Home.Open() {
+	for _, s := range rt.Home.OpenSources() {
 		if s.Serves(&rt.Source) {
 			s.Pulls.Wake()
 		}
 	}
 }
 
-// fail notes why the route is stopped; nil says that it is not any more.
-func (st *Standstill) fail(err error) {
-	switch st.stop.Note(err, time.Now()) {
-	case health.Over:
-		st.Log.Info("the route is no longer stopped")
-	case health.Began:
-		st.Log.Error("route stopped; its messages wait, and the route retries by itself", "error", err)
-		st.Home.Reports.Stopped(st.Name(), err)
-	case health.OtherReason:
-		st.Log.Error("route is still stopped, for another reason", "error", err)
+// toSource is what durables know of the route.
+func (rt *Route) toSource() source.Route {
+	c := rt.Spec
+	return source.Route{
+		Owner: rt, Name: c.Name, Called: rt.Name(), Log: rt.Log, Subjects: c.Subjects, AckWait: c.AckWait, Ordered: c.Order == supervisor.OrderKey,
+		Start:  c.Start,
+		Leased: c.Leased(), Part: c.Part, MaxAge: func() time.Duration { return rt.Now().Retry.MaxAge },
+		Group: rt.Group, Path: rt.Path, Memory: rt.Memory, Intake: rt.intake, Looks: rt.Questions, Troubles: rt.Standstill.Troubles, Tally: &rt.Count.Tally,
+		Within: rt.within,
 	}
 }
 
-// trouble is why the route does not work, if so.
-func (st *Standstill) Trouble() error {
-	if err := st.Troubles.Err(); err != nil {
-		return err
+// Placed is what has to be known of the route to find its place.
+func (r Spec) Placed() placing.Route {
+	return placing.Route{
+		Name: r.Name, Subjects: r.Subjects, Stream: r.Stream, Durable: r.Durable, Instances: r.Instances, Leased: r.Leased(), Divided: r.Partitions > 0,
 	}
-	if st.Spec.Leased() {
-		if since, err := tenure.Trouble(st.Home.Fleet); err != nil {
-			return fmt.Errorf("stopped since %s: %w", since.UTC().Format(time.RFC3339), err)
-		}
-	}
-	if _, err := st.stop.Now(); err != nil {
-		return fmt.Errorf("stopped: %w", err)
-	}
-	if err := st.Path.Trouble(time.Now()); err != nil {
-		return fmt.Errorf("cannot store dead letters: %w", err)
-	}
-	return nil
 }
 
-// event logs and reports what happened to a key or to the route.
-func (rt *Route) event(e supervise.Event) {
-	rt.Count.Moves[e.To].Add(1)
-	rt.Home.Reports.Moved(rt.Name(), e)
-	attrs := []any{"from", e.From, "to", e.To, "why", e.Why}
-	what := "route"
-	if !e.Route {
-		what = "key"
-		attrs = append(attrs, "key", e.Key, "child", e.Child)
-	}
-	if e.To == supervise.Waiting {
-		attrs = append(attrs, "delay", e.Delay.Round(time.Millisecond), "restarts", e.Restarts)
-	}
-	switch e.To {
-	case supervise.Waiting:
-		rt.Log.Warn(what+" waits", attrs...)
-	case supervise.Suspended:
-		rt.Log.Error(what+" is suspended", attrs...)
-	case supervise.Flowing:
-		rt.Log.Info(what+" flows again", attrs...)
-	default:
-		rt.Log.Info(what+" is "+e.To.String(), attrs...)
+// IsUnplaced tells whether the route never had a stream.
+func (rt *Route) IsUnplaced() bool { return rt.Place.Load() == nil }
+
+// Drain has nothing start any more: what was not started goes back.
+func (rt *Route) Drain() {
+	rt.Group.Drain()
+	rt.Callers.Gates.Close()
+}
+
+// Close lets handlers finish until ctx is done, and stops them. It returns how many were interrupted.
+func (rt *Route) Close(ctx context.Context) (interrupted int) {
+	rt.settings.end()
+	interrupted = rt.Group.Close(ctx)
+	rt.settings.equipment.Load().end(ctx, rt)
+	rt.WaitFormers()
+	rt.Questions.Wait() // before those that it submits to
+	rt.Path.End()
+	rt.Callers.Holding.Wait() // after whatever settles
+	return interrupted
+}
+
+// WaitFormers waits for handlers that were replaced while the route ran.
+func (rt *Route) WaitFormers() { rt.settings.formers.Wait() }
+
+// settling is how the messages of the route are settled.
+func (rt *Route) settling() settle.Config {
+	r := rt.Home
+	return settle.Config{
+		Log: rt.Log, Route: rt.Name(), Instance: r.Config.Instance, LettersPrefix: r.Stores.DeadPrefix(rt.Spec.DeadPrefix),
+		Ordered: rt.Spec.Order == supervisor.OrderKey, Guarded: rt.Guarded, Stores: r.Stores, Solo: r.Solo,
+		Count: &rt.Count.RouteCount, Tally: &rt.Count.Tally, Troubles: rt.Standstill.Troubles, CalledBackFrom: r.Config.CalledBackFrom,
+		Policy: func() settle.Policy {
+			c, parked := rt.Now().Retry, r.Config.Parked
+			return settle.Policy{
+				ParkAfter: c.ParkAfter, MaxCrashes: c.MaxCrashes,
+				Room: retry.Room{Messages: min(c.ParkMax, parked.Messages), Bytes: parked.Bytes},
+			}
+		},
+		NotStored: func() { r.Upkeep.NotStored() }, More: rt.more, Gone: rt.Group.Gone, Dead: func(e dlq.Entry) { r.Reports.Dead(rt.Name(), e) },
 	}
 }

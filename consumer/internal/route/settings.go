@@ -13,21 +13,21 @@ import (
 // settings are those of a route that may change in place.
 type settings struct {
 	cfg       atomic.Pointer[Spec]
-	Equipment atomic.Pointer[equipment]
-	Formers   sync.WaitGroup // handlers that were changed and have not ended
+	equipment atomic.Pointer[equipment]
+	formers   sync.WaitGroup // handlers that were changed and have not ended
 	changing  sync.Mutex
 	over      bool // the route ends, and does not change any more; guarded by changing
 }
 
 // end says that they do not change any more.
-func (s *settings) End() {
+func (s *settings) end() {
 	s.changing.Lock()
 	defer s.changing.Unlock()
 	s.over = true
 }
 
-// now is the configuration of the route as it was changed last. It is not written to.
-func (rt *Route) Now() *Spec { return rt.Settings.cfg.Load() }
+// Now is the configuration of the route as it was changed last. It is not written to.
+func (rt *Route) Now() *Spec { return rt.settings.cfg.Load() }
 
 // equipment is what has the attempts of a route.
 type equipment struct {
@@ -117,7 +117,7 @@ func (e *equipment) start(ctx context.Context, was *equipment, cfg Spec) error {
 }
 
 // end stops the handlers.
-func (e *equipment) End(ctx context.Context, rt *Route) { e.endUnless(ctx, rt, new(equipment)) }
+func (e *equipment) end(ctx context.Context, rt *Route) { e.endUnless(ctx, rt, new(equipment)) }
 
 // endUnless stops the handlers that next has not.
 func (e *equipment) endUnless(ctx context.Context, rt *Route, next *equipment) {

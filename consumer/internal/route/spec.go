@@ -1,7 +1,6 @@
 package route
 
 import (
-	"context"
 	"time"
 
 	"github.com/relaymq/relay/consumer/internal/generations"
@@ -13,7 +12,7 @@ import (
 	"github.com/relaymq/relay/supervisor"
 )
 
-// Spec is a route as it is to be: with its defaults, and checked by itself. What its fields mean is said where the package consumer has them.
+// Spec is a route as it is to be, with its defaults; Fault is what is wrong with it. What the fields mean is said in package consumer.
 type Spec struct {
 	Name        string
 	Subjects    []string
@@ -30,7 +29,7 @@ type Spec struct {
 	Partitions  int
 	Timeout     time.Duration
 	AckWait     time.Duration
-	Retry       Retrying
+	Retry       Retry
 	Supervisor  supervisor.Config
 	Stash       supervise.Room
 	DeadPrefix  string // of the subjects of its dead letters; empty: that of the service
@@ -40,8 +39,8 @@ type Spec struct {
 	ExpiredToLetters bool     // what expires before it starts becomes a dead letter
 	Ask              Ask
 
-	Batch    *Batching // nil: one message at a time
-	Fallback *Substitute
+	Batch    *Batch // nil: one message at a time
+	Fallback *Fallback
 	Code     Code
 
 	// Fault is what is wrong with the route by itself.
@@ -51,8 +50,8 @@ type Spec struct {
 	Life, FallbackLife *usercode.Life    // of the handlers, which all partitions share
 }
 
-// Retrying is when and how often a message that failed is tried again.
-type Retrying struct {
+// Retry is when and how often a message that failed is tried again.
+type Retry struct {
 	MaxAttempts int
 	supervisor.Backoff
 	MaxAge     time.Duration
@@ -68,15 +67,15 @@ type Ask struct {
 	Every       time.Duration
 }
 
-// Batching is how messages are gathered to batches.
-type Batching struct {
+// Batch is how messages are gathered to batches.
+type Batch struct {
 	Size  int
 	Wait  time.Duration
 	Bytes int
 }
 
-// Substitute is the second handler of a route.
-type Substitute struct {
+// Fallback is the second handler of a route.
+type Fallback struct {
 	When        []string // as it is configured
 	Waiting     bool
 	Exhausted   bool
@@ -85,21 +84,8 @@ type Substitute struct {
 	Code        Code
 }
 
-// Code is what handles messages: a handler that all keys share, or what makes one for each key.
-type Code struct {
-	Shared any                           // nil: New makes them
-	New    func(key string) (any, error) // nil: it is shared
-	// Wrap puts batches, if there are any, and middleware around a handler. hung is how many batches were given up and have not returned; nil: there are
-	// no batches.
-	Wrap       func(handler any) (call Call, hung func() int)
-	Check      func(ctx context.Context) error // whether it can work; nil: nobody can say
-	Outside    bool                            // it does its work in another process
-	OwnBytes   bool                            // it neither changes nor keeps the bytes of its messages
-	Middleware bool                            // the route has some of its own
-}
-
-// Call is one attempt.
-type Call func(ctx context.Context, m Msg) error
-
 // Leased tells whether one instance at a time handles messages of the route.
-func (r Spec) Leased() bool { return r.Instances == "one" && !teeth.Alone() }
+func (r Spec) Leased() bool { return r.Instances == InstancesOne && !teeth.Alone() }
+
+// InstancesOne has one instance at a time handle messages of a route.
+const InstancesOne = "one"

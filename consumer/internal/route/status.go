@@ -3,11 +3,13 @@ package route
 import (
 	"time"
 
+	"github.com/relaymq/relay/consumer/internal/peers"
 	"github.com/relaymq/relay/consumer/internal/settle"
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/supervise"
 )
 
+// Status is what the instance says of the route, with so many of its keys that do not flow.
 func (rt *Route) Status(keys int) control.RouteStatus {
 	g := rt.Group.Status()
 	state, why, since := rt.Standstill.Condition(g)
@@ -18,7 +20,7 @@ func (rt *Route) Status(keys int) control.RouteStatus {
 		Acked: rt.Count.Acked(), Retried: rt.Count.Retried(), Dead: rt.Count.DeadLetters(),
 		Backlog: rt.Backlog(), CatchUp: rt.CatchUp(),
 	}
-	if c := rt.Home.Told.Load(); c != nil {
+	if c := rt.Home.ConfigStatus.Load(); c != nil {
 		if d, told := c.Routes[rt.Name()]; told {
 			s.Config = &d
 		}
@@ -41,7 +43,7 @@ func (rt *Route) Status(keys int) control.RouteStatus {
 	if p := rt.Place.Load(); p != nil {
 		s.Stream = p.Main.Stream // also while it is not open
 	}
-	for _, src := range rt.Home.Open() {
+	for _, src := range rt.Home.OpenSources() {
 		if src.Serves(&rt.Source) && !src.Due {
 			if until := src.Health.PausedUntil(); !until.IsZero() && state == control.StatePaused && s.Pause == nil {
 				s.Until = &until
@@ -80,9 +82,29 @@ func (rt *Route) Status(keys int) control.RouteStatus {
 	return s
 }
 
+// known is nil for the zero time.
 func known(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
 	}
 	return &t
+}
+
+// Holder says who has the route; nil: all instances do.
+func (rt *Route) Holder() *control.HolderStatus {
+	if !rt.Spec.Leased() {
+		return nil
+	}
+	h := new(control.HolderStatus)
+	p := rt.Place.Load()
+	if p == nil {
+		return h
+	}
+	*h = p.Tenure.Holder()
+	for m, s := range peers.Here(rt.Home.Fleet.Now()) {
+		if m.Instance != h.Instance && s.Has(rt.Spec.Name) {
+			h.Standbys = append(h.Standbys, m.Instance)
+		}
+	}
+	return h
 }

@@ -10,7 +10,7 @@ type values struct {
 	of atomic.Pointer[context.Context]
 }
 
-// set takes the values of ctx, and not its end.
+// Set takes the values of ctx, and not its end.
 func (v *values) Set(ctx context.Context) {
 	ctx = context.WithoutCancel(ctx)
 	v.of.Store(&ctx)

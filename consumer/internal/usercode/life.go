@@ -17,14 +17,14 @@ type Life struct {
 	kept    atomic.Bool // others have the handler, too: End leaves it
 }
 
-type starter interface{ Start(context.Context) error }
+type Starter interface{ Start(context.Context) error }
 
-type stopper interface{ Stop(context.Context) error }
+type Stopper interface{ Stop(context.Context) error }
 
 // NewLife returns nil for a handler that need not be started nor stopped.
 func NewLife(h any) *Life {
-	_, starts := h.(starter)
-	_, stops := h.(stopper)
+	_, starts := h.(Starter)
+	_, stops := h.(Stopper)
 	if !starts && !stops {
 		return nil
 	}
@@ -47,7 +47,7 @@ func (l *Life) Begin(ctx context.Context) error {
 	if l.begun.Load() {
 		return nil
 	}
-	if s, ok := l.handler.(starter); ok {
+	if s, ok := l.handler.(Starter); ok {
 		if err := Call(func() error { return s.Start(ctx) }); err != nil {
 			return fmt.Errorf("the handler did not start: %w", err)
 		}
@@ -80,7 +80,7 @@ func (l *Life) End(ctx context.Context, timeout time.Duration) error {
 	if l == nil || l.kept.Load() || !l.begun.Load() {
 		return nil
 	}
-	s, ok := l.handler.(stopper)
+	s, ok := l.handler.(Stopper)
 	if !ok {
 		return nil
 	}
