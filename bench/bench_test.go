@@ -223,7 +223,7 @@ func TestFlame(t *testing.T) {
 
 // guarded are jobs of which a message may not cost the library more than it does. Allocations are bounded by little more than one, where
 // these are always the same, and by more where they go by how messages meet. CPU time is compared with the program by hand in the same
-// run: it goes by what else the machine does, so a bound has room for a third more, and one run of three within it is enough. A feature that
+// run, and has room for a third more. Both go by what else the machine does, so one run of three within each bound is enough. A feature that
 // is off costs nothing. Whoever needs more raises the figure, and says why in the commit.
 var guarded = map[string]struct {
 	messages int
@@ -235,7 +235,7 @@ var guarded = map[string]struct {
 	"webhook":   {20_000, 22, "pool", 1.2},
 	"request":   {20_000, 21, "pool", 2.9},
 	"failing":   {20_000, 22, "pool", 5},
-	"worker":    {20_000, 28, "pool", 1.5},
+	"worker":    {20_000, 32, "pool", 2.2}, // calls that meet share a write: beside builds on both cores 30.7 and 1.6 to 2.2 were seen, else 25 and 1.1
 	"exec":      {1000, 52, "pool", 1.6}, // few messages: what a slow run does by time weighs more (50.15 seen)
 }
 
@@ -246,22 +246,21 @@ func TestGuard_costOfAMessage(t *testing.T) {
 		if !ok {
 			continue
 		}
-		least := math.Inf(1)
-		for try := 0; try < 3 && least > g.cpu; try++ {
+		ratio, mallocs := math.Inf(1), math.Inf(1)
+		for try := 0; try < 3 && (ratio > g.cpu || mallocs > g.allocs); try++ {
 			b := &bench{n: g.messages, rounds: 1, seed: 7, limit: 20 * time.Second, quietly: true, contestants: []string{g.against, "library"}}
 			if err := j.run(b, t.Context(), j); err != nil {
 				t.Fatal(err)
 			}
 			s, hand := b.of(j.name, "library")[0], b.of(j.name, g.against)[0]
-			ratio := s.cpuMicros() / hand.cpuMicros()
-			least = min(least, ratio)
-			t.Logf("%s: %.2f allocations a message, %.2f × the CPU time of %s", j.name, s.mallocs(), ratio, g.against)
-			if s.mallocs() > g.allocs {
-				t.Errorf("%s: %.2f allocations a message, more than %.1f: find what costs them (make profile), or raise the bound in bench_test.go and say why", j.name, s.mallocs(), g.allocs)
-			}
+			t.Logf("%s: %.2f allocations a message, %.2f × the CPU time of %s", j.name, s.mallocs(), s.cpuMicros()/hand.cpuMicros(), g.against)
+			ratio, mallocs = min(ratio, s.cpuMicros()/hand.cpuMicros()), min(mallocs, s.mallocs())
 		}
-		if least > g.cpu {
-			t.Errorf("%s: %.2f × the CPU time of %s a message, more than %.1f: find what costs it (make profile), or raise the bound in bench_test.go and say why", j.name, least, g.against, g.cpu)
+		if mallocs > g.allocs {
+			t.Errorf("%s: %.2f allocations a message, more than %.1f: find what costs them (make profile), or raise the bound in bench_test.go and say why", j.name, mallocs, g.allocs)
+		}
+		if ratio > g.cpu {
+			t.Errorf("%s: %.2f × the CPU time of %s a message, more than %.1f: find what costs it (make profile), or raise the bound in bench_test.go and say why", j.name, ratio, g.against, g.cpu)
 		}
 	}
 }
