@@ -236,7 +236,7 @@ var guarded = map[string]struct {
 	"request":   {20_000, 21, "pool", 2.9},
 	"failing":   {20_000, 22, "pool", 5},
 	"worker":    {20_000, 32, "pool", 2.2}, // calls that meet share a write: beside builds on both cores 30.7 and 1.6 to 2.2 were seen, else 25 and 1.1
-	"exec":      {1000, 52, "pool", 1.6}, // few messages: what a slow run does by time weighs more (50.15 seen)
+	"exec":      {1000, 52, "pool", 1.6},   // few messages: what a slow run does by time weighs more (50.15 seen)
 }
 
 func TestGuard_costOfAMessage(t *testing.T) {
