@@ -88,6 +88,9 @@ func (q *inquiry) oneByOne(t *turn) bool {
 // hear notes whether a run got an answer, of whatever kind.
 func (s *route) hear(r *run, v Verdict) {
 	late := v.Kind == Retry && r.Err() != nil
+	if v.Kind == Retry {
+		r.k.worked = false
+	}
 	if r.k.hung = late; late || v.Kind == Retry && (v.NotStarted || v.NoAnswer) {
 		s.mute = min(s.mute+1, 2*muteAfter)
 	} else {

@@ -71,8 +71,21 @@ func (e *evidence) add(c completion) {
 	e.next = (e.next + 1) % e.of
 }
 
+// enough is how many completions tell whether most fail, for what does no harm where it is wrong: handlers that hang, a few at once, take minutes to
+// complete as many as a trip needs.
+const enough = 8
+
 // half tells whether half of the last completions failed, or more.
-func (e *evidence) half() bool { return len(e.last) == e.of && 2*e.failed >= e.of }
+func (e *evidence) half() bool { return e.share(2, 1) }
+
+// nearlyAll tells whether four of five of the last completions failed, or more.
+func (e *evidence) nearlyAll() bool { return e.share(5, 4) }
+
+// share tells whether failed of so many of the last completions failed, or more.
+func (e *evidence) share(of, failed int) bool {
+	n := len(e.last)
+	return e.of > 0 && n >= min(e.of, enough) && of*e.failed >= failed*n
+}
 
 // recent tells whether the oldest of the completions is within the window.
 func (e *evidence) recent(now time.Time) bool {

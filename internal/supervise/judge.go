@@ -150,6 +150,7 @@ func (r *run) answered(t *turn, v Verdict) {
 	if t.cfg.Reset == supervisor.ResetSuccess {
 		k.restarts = 0
 	}
+	k.worked = v.Kind != Dead
 	k.state.answered(t, k)
 	t.route.answered(t, r, v.Kind)
 	if v.StopChild {

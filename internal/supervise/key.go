@@ -42,6 +42,7 @@ type key struct {
 	children int    // made so far
 
 	hung                                   bool // its last run got no answer in time
+	worked                                 bool // its last run succeeded
 	gone                                   bool // it is forgotten: its name may have a new one
 	marks                                  mark // for the queues that it is in
 	wakeAt                                 time.Time

@@ -15,6 +15,7 @@ type slots struct {
 
 	ready   [2]queue // keys with something to start, by line
 	turn    line     // whose turn it is
+	favours int      // how many keys in a row came before their turn
 	crowded queue    // keys that have slots and may not have one of the last
 	alone   queue    // keys whose next message must run alone
 	retries retries
@@ -69,16 +70,49 @@ func (s *slots) queue(k *key) {
 
 // pop is the next key of the route that is ready, and the line that it has to be taken from; nil when there is none.
 func (s *slots) pop(of *route) (*key, line) {
+	if i := s.favoured(of); i >= 0 {
+		s.favours++
+		return s.ready[fresh].takeAt(i), fresh
+	}
+	s.favours = 0
 	from := s.nextLine()
 	q := &s.ready[from]
 	switch {
 	case q.len() == 0:
 		return nil, from
 	case from == fresh && of.newestNext():
-		return q.takeAt(q.len() - 1), from
+		return q.takeAt(nearEnd(q.waiting(), func(k *key) bool { return !k.hung && k.trouble.failures == 0 })), from
 	}
 	return q.pop(), from
 }
+
+// favoured is the place of a key that comes before its turn, among those with something new; below zero: there is none. It is one whose last message
+// succeeded while half of the others fail: such a message gives its slot back soon, and others may not. It is not more often before others than there are slots.
+func (s *slots) favoured(of *route) int {
+	q := &s.ready[fresh]
+	if q.len() == 0 || s.favours >= s.all || of.evidence.failed == 0 || !of.evidence.half() {
+		return -1
+	}
+	i := nearEnd(q.waiting(), func(k *key) bool { return k.worked })
+	if !q.waiting()[i].worked {
+		return -1
+	}
+	return i
+}
+
+// nearEnd is the place of the last key of which yes is true, as far as that is near the end; else that of the last one.
+func nearEnd(keys []*key, yes func(*key) bool) int {
+	last := len(keys) - 1
+	for i := last; i >= max(0, last-nearTheEnd); i-- {
+		if yes(keys[i]) {
+			return i
+		}
+	}
+	return last
+}
+
+// nearTheEnd is how many keys are looked at.
+const nearTheEnd = 32
 
 // nextLine is the line whose turn it is, or the other one when nothing is ready in it.
 func (s *slots) nextLine() line {

@@ -2,15 +2,14 @@ package supervise
 
 // A route flows as soon as one message succeeds, and nearly all others may go on to fail: what failed before is behind others, and its
 // handlers may be slow. What comes now would wait until all of that was tried. So the newest message and the oldest start in turn, of those
-// that are here for the first time: for a while after the route began to flow, and then while half of what is new fails. While nearly all of
+// that are here for the first time: for a while after the route began to flow, and then while half of what is new fails. The newest is that of a key
+// that did not fail lately, if there is one; and a key whose last message succeeded comes before its turn. While nearly all of
 // it fails and the window is full, more is pulled than the window holds, and what is in its middle goes aside. So does what comes back by
 // itself when many messages that came back wait already. With order: key the first message of a key says whether the key is new.
 
 // wary tells whether nearly all of what is new fails while the window is full.
 func (w *window) wary(t *turn) bool {
-	e := &t.route.evidence
-	return t.route.flows() && e.of > 0 && len(e.last) == e.of && 5*e.failed >= 4*e.of &&
-		w.full(t.slots.running.n, t.opts.Concurrency, t.now)
+	return t.route.flows() && t.route.evidence.nearlyAll() && w.full(t.slots.running.n, t.opts.Concurrency, t.now)
 }
 
 // wideWindow is how many keys with messages that are here for the first time the window holds at least while the route is wary.

@@ -209,3 +209,73 @@ func TestWary_regressionHealthyMessagesBehindManyOfFewKeysThatHang_large(t *test
 		})
 	}
 }
+
+// With few slots, which handlers that hang have for seconds, nothing was known to fail until as many had failed as a trip needs: for minutes, the
+// oldest message was always next, and few were pulled. Then keys that had failed came before others as the newest, and keys that work had one turn in four.
+func TestWary_regressionKeysThatWorkBehindHandlersThatHangInFewSlots_large(t *testing.T) {
+	large(t)
+	ways := map[string]handlerFunc{
+		"hang": obeying,
+		"mute": func(context.Context, *Message, int) Verdict {
+			return Verdict{Kind: Retry, Err: failed.Err, NoAnswer: true}
+		},
+		"slow": func(context.Context, *Message, int) Verdict { time.Sleep(300 * time.Millisecond); return failed },
+	}
+	for name, shape := range map[string]struct {
+		opts     Options
+		ahead    uint64
+		ways     []string
+		byKey    bool
+		goodKeys uint64
+	}{
+		"ordered, a way for each key":     {Options{Concurrency: 4, Timeout: 10 * time.Second, StashMessages: 50, Ordered: true}, 300, []string{"mute", "hang", "slow"}, true, 5},
+		"ordered, a way for each message": {Options{Concurrency: 4, Timeout: 10 * time.Second, StashMessages: 50, Ordered: true}, 3000, []string{"mute", "slow", "hang"}, false, 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				shape.opts.MaxAttempts = 5
+				b := newBench(t, shape.opts)
+				s := stream{b: b}
+				seq, calls := uint64(0), atomic.Uint64{}
+				bad := func() {
+					seq++
+					n := seq
+					s.publish(func(ctx context.Context, m *Message, number int) Verdict {
+						i := calls.Add(1)
+						if shape.byKey {
+							i = n % 100
+						}
+						return ways[shape.ways[i%uint64(len(shape.ways))]](ctx, m, number)
+					}, fmt.Sprint("bad", n%100), n)
+				}
+				for range shape.ahead {
+					bad()
+				}
+				var mu sync.Mutex
+				var took []time.Duration
+				for second := range 100 {
+					for range 50 {
+						bad()
+					}
+					if second >= 15 && second < 75 {
+						seq++
+						at := time.Now()
+						s.publish(func(context.Context, *Message, int) Verdict {
+							mu.Lock()
+							defer mu.Unlock()
+							took = append(took, time.Since(at))
+							return Verdict{Kind: Ack}
+						}, fmt.Sprint("good", seq%shape.goodKeys), seq)
+					}
+					s.deliver(time.Second)
+				}
+				mu.Lock()
+				if len(took) < 25 { // 0 to 7 before, and 40 to 60 since
+					t.Errorf("%d of 60 were handled: %v", len(took), took)
+				}
+				mu.Unlock()
+				b.close()
+			})
+		})
+	}
+}
