@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/relaymq/relay/internal/inhand"
 	"github.com/relaymq/relay/internal/teeth"
 )
 
@@ -28,8 +29,8 @@ type Delivery struct {
 	Consumer   uint64    // the number of this delivery among all of the durable
 	Pending    uint64    // messages that the durable had not delivered for the first time
 
-	// Ledger counts the delivery while it is alive. It may be set before [Session.ReceiveInto], and is nil otherwise.
-	Ledger *Ledger
+	// InHand counts the delivery while it is alive. It may be set before [Session.ReceiveInto], and is nil otherwise. It is for relay itself.
+	InHand *inhand.Count
 
 	s *Session
 	// fence is the moment from which another instance may have the message. Written under the session's lock.
@@ -44,7 +45,7 @@ type Delivery struct {
 	due        time.Time
 	confirmed  Confirmed // of an ack; may be nil
 	twice      bool      // more than one list or slot of the session may hold it
-	weight     int       // what Ledger has of it
+	weight     int       // what InHand has of it
 	beat       moment    // the last +WPI, or the arrival; of an ack, when it was sent
 	prev, next *Delivery // in the list of leases
 	sameBucket *Delivery // of sequences
@@ -160,7 +161,7 @@ func (d *Delivery) replace(former *Delivery) {
 	s.bySeq.remove(former)
 	d.s, d.reply, d.slot, d.Sequence, d.Time = s, former.reply, noSlot, former.Sequence, former.Time
 	d.fence.Store(former.fence.Load())
-	d.Ledger, d.weight, former.weight = former.Ledger, former.weight, 0
+	d.InHand, d.weight, former.weight = former.InHand, former.weight, 0
 	s.bySeq.put(d)
 	former.state = released
 }

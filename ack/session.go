@@ -231,7 +231,7 @@ func (s *Session) Fence() {
 // renewed), or the session was abandoned. An error says that the message did not come from a consumer.
 func (s *Session) Receive(m *nats.Msg) (*Delivery, error) { return s.ReceiveInto(new(Delivery), m) }
 
-// ReceiveInto is Receive with the memory for the delivery, which must be zero, but for its Ledger, and must not be moved.
+// ReceiveInto is Receive with the memory for the delivery, which must be zero, but for its InHand, and must not be moved.
 func (s *Session) ReceiveInto(d *Delivery, m *nats.Msg) (*Delivery, error) {
 	a, err := parseReply(m.Reply)
 	if err != nil {

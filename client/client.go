@@ -129,8 +129,8 @@ const (
 	silence = 30 * time.Second
 )
 
-// DefaultMaxWait is how long a call lasts at most whose context has no deadline.
-const DefaultMaxWait = 24 * time.Hour
+// defaultMaxWait is how long a call lasts at most whose context has no deadline.
+const defaultMaxWait = 24 * time.Hour
 
 // Option changes what New makes.
 type Option func(*Client)
@@ -140,7 +140,7 @@ func OnWait(f func(subject string, why error, next time.Duration)) Option {
 	return func(c *Client) { c.waiting = f }
 }
 
-// MaxWait is how long a call lasts at most whose context has no deadline, as if it had that one; [DefaultMaxWait] without it. No call is
+// MaxWait is how long a call lasts at most whose context has no deadline, as if it had that one; 24 hours without it. No call is
 // without an end. d must be above 0.
 func MaxWait(d time.Duration) Option {
 	return func(c *Client) { c.maxWait = d }
@@ -148,7 +148,7 @@ func MaxWait(d time.Duration) Option {
 
 // New subscribes to an inbox on nc. Close ends that; nc stays open, and whoever made it closes it.
 func New(nc *nats.Conn, opts ...Option) (*Client, error) {
-	c := &Client{nc: nc, calls: make(map[uint64]*call), prefix: nc.NewInbox() + ".", waiting: func(string, error, time.Duration) {}, maxWait: DefaultMaxWait, patience: patience, silence: silence}
+	c := &Client{nc: nc, calls: make(map[uint64]*call), prefix: nc.NewInbox() + ".", waiting: func(string, error, time.Duration) {}, maxWait: defaultMaxWait, patience: patience, silence: silence}
 	for _, o := range opts {
 		o(c)
 	}

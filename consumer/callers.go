@@ -46,9 +46,9 @@ type Deadline struct {
 	OnExpired string `koanf:"on_expired"`
 }
 
-// Values of Deadline.OnExpired.
+// What Deadline.OnExpired says. The default needs no name.
 const (
-	ExpiredDrop       = "drop"
+	expiredDrop       = "drop"
 	ExpiredDeadLetter = "dead_letter"
 )
 
@@ -63,9 +63,9 @@ type Interest struct {
 	Every time.Duration `koanf:"every"`
 }
 
-// Values of Interest.Unknown.
+// What Interest.Unknown says. The default needs no name.
 const (
-	UnknownStart = "start"
+	unknownStart = "start"
 	UnknownDrop  = "drop"
 )
 
@@ -87,13 +87,13 @@ func (r Route) validateCallers(fault func(format string, args ...any)) {
 	if r.Caller.MaxResult < 0 {
 		fault("caller.max_result: must be above 0 (got %v)", r.Caller.MaxResult)
 	}
-	if v := r.Deadline.OnExpired; v != ExpiredDrop && v != ExpiredDeadLetter {
+	if v := r.Deadline.OnExpired; v != expiredDrop && v != ExpiredDeadLetter {
 		fault("deadline.on_expired: must be drop or dead_letter (got %q)", v)
 	}
 	if d := r.Interest.Timeout; d < 10*time.Millisecond || d > 10*time.Second {
 		fault("interest.timeout: must be 10ms to 10s (got %v)", d)
 	}
-	if v := r.Interest.Unknown; v != UnknownStart && v != UnknownDrop {
+	if v := r.Interest.Unknown; v != unknownStart && v != UnknownDrop {
 		fault("interest.unknown: must be start or drop (got %q)", v)
 	}
 	if d := r.Interest.Every; d != 0 && d < 100*time.Millisecond {

@@ -119,13 +119,13 @@ func TestCallers_mutesHoldNoSlots_timed(t *testing.T) {
 		timeout     time.Duration
 		order       supervisor.Order
 	}{
-		{"2000 of 64 slots", 2000, 64, 250 * time.Millisecond, supervisor.OrderNone},
-		{"500 of 8 slots, 10 s", 500, 8, 10 * time.Second, supervisor.OrderNone},
-		{"2000 of one slot", 2000, 1, 250 * time.Millisecond, supervisor.OrderNone},
-		{"500 of 8 slots, 2 s", 500, 8, 2 * time.Second, supervisor.OrderNone},
+		{"2000 of 64 slots", 2000, 64, 250 * time.Millisecond, "none"},
+		{"500 of 8 slots, 10 s", 500, 8, 10 * time.Second, "none"},
+		{"2000 of one slot", 2000, 1, 250 * time.Millisecond, "none"},
+		{"500 of 8 slots, 2 s", 500, 8, 2 * time.Second, "none"},
 		{"500 of 8 slots, in order", 500, 8, 250 * time.Millisecond, supervisor.OrderKey},
 		{"2000 of 64 slots, in order, 2 s", 2000, 64, 2 * time.Second, supervisor.OrderKey},
-		{"20000 of 8 slots, 10 s", 20_000, 8, 10 * time.Second, supervisor.OrderNone},
+		{"20000 of 8 slots, 10 s", 20_000, 8, 10 * time.Second, "none"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -201,7 +201,7 @@ func TestCallers_regressionMoreAbsentThanMayWait(t *testing.T) {
 // Messages that wait for their callers go back at once when relay drains, and start elsewhere.
 func TestCallers_aDrainWaitsForNoAnswer(t *testing.T) {
 	t.Parallel()
-	for _, order := range []supervisor.Order{supervisor.OrderNone, supervisor.OrderKey} {
+	for _, order := range []supervisor.Order{"none", supervisor.OrderKey} {
 		t.Run(string(order), func(t *testing.T) {
 			w := newWorld(t)
 			rt := permitted(Route{Order: order, AckWait: time.Minute, Handler: HandlerFunc(func(context.Context, *Msg) error { return nil })})

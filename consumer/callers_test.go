@@ -163,7 +163,7 @@ func TestCallers_everyOutcome(t *testing.T) {
 // What is past its deadline is not started, and its caller learns it; whether it is kept is the route's.
 func TestCallers_deadline(t *testing.T) {
 	t.Parallel()
-	for _, onExpired := range []string{ExpiredDrop, ExpiredDeadLetter} {
+	for _, onExpired := range []string{expiredDrop, ExpiredDeadLetter} {
 		t.Run(onExpired, func(t *testing.T) {
 			w := newWorld(t)
 			l := newLedger()
@@ -270,7 +270,7 @@ func TestCallers_forgottenBeforeTheStart(t *testing.T) {
 // A caller who does not answer in time: unknown says what that means.
 func TestCallers_unknown(t *testing.T) {
 	t.Parallel()
-	for unknown, want := range map[string]string{UnknownStart: "done", UnknownDrop: "forgotten"} {
+	for unknown, want := range map[string]string{unknownStart: "done", UnknownDrop: "forgotten"} {
 		t.Run(unknown, func(t *testing.T) {
 			w := newWorld(t)
 			rt := permitted(Route{Handler: HandlerFunc(func(ctx context.Context, m *Msg) error {
@@ -442,7 +442,7 @@ func TestCallers_parked(t *testing.T) {
 // A message that is forgotten says nothing of its key: it is no success that ends an outage, and it holds up nobody behind it.
 func TestCallers_forgottenIsNoVerdict(t *testing.T) {
 	t.Parallel()
-	for _, order := range []supervisor.Order{supervisor.OrderNone, supervisor.OrderKey} {
+	for _, order := range []supervisor.Order{"none", supervisor.OrderKey} {
 		t.Run(string(order), func(t *testing.T) {
 			w := newWorld(t)
 			var last atomic.Bool
@@ -466,7 +466,7 @@ func TestCallers_forgottenIsNoVerdict(t *testing.T) {
 			}
 			wanted.publish("orders.1", "wanted", nil)
 			w.eventually("the key waits", func() bool { return rt.Count.Moves[supervise.Waiting].Load() > 0 })
-			if order == supervisor.OrderNone {
+			if order == "none" {
 				for i := range 5 {
 					unwanted.publish(fmt.Sprintf("orders.%d", i+2), "unwanted", nil)
 				}

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/internal/audit"
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/orders"
 )
 
@@ -363,7 +364,7 @@ func TestChange_whileRelayEnds(t *testing.T) {
 		_, err := r.Update(context.Background(), route)
 		changed <- err
 	}()
-	w.eventually("the route waits for its former self", func() bool { return r.Status().Routes[0].State == RouteStarting })
+	w.eventually("the route waits for its former self", func() bool { return r.Status().Routes[0].State == control.StateStarting })
 	ended := make(chan error, 1)
 	go func() { ended <- stop() }()
 	w.eventually("relay drains", func() bool { return r.Ready() != nil && strings.Contains(r.Ready().Error(), "draining") })

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/internal/eventkind"
 	"github.com/relaymq/relay/internal/events"
 	"github.com/relaymq/relay/supervisor"
 )
@@ -27,7 +28,7 @@ func TestEvents_areHeardStoredAndHandled(t *testing.T) {
 	heard := map[event.Kind][]event.Event{}
 	sub, err := w.nc.Subscribe("relay.event.>", func(m *nats.Msg) {
 		var e event.Event
-		if err := json.Unmarshal(m.Data, &e); err != nil || e.Subject() != m.Subject || m.Header.Get("Content-Type") != event.ContentType {
+		if err := json.Unmarshal(m.Data, &e); err != nil || e.Subject() != m.Subject || m.Header.Get("Content-Type") != eventkind.ContentType {
 			t.Errorf("on %s: %s: %v", m.Subject, m.Data, err)
 		}
 		mu.Lock()
@@ -71,11 +72,11 @@ func TestEvents_areHeardStoredAndHandled(t *testing.T) {
 		}
 	}
 	w.publish("orders.bad", 1)
-	w.eventually("dead_letter", has(event.DeadLetter))
+	w.eventually("dead_letter", has(eventkind.DeadLetter))
 	w.publish("orders.1", 4)
-	w.eventually("key.waiting", has(event.KeyWaiting))
+	w.eventually("key.waiting", has(eventkind.KeyWaiting))
 	down.Store(false)
-	w.eventually("key.flowing", has(event.KeyFlowing))
+	w.eventually("key.flowing", has(eventkind.KeyFlowing))
 	w.eventually("the alerts are handled", func() bool { return alerts.len() >= 3 })
 	w.settled("RELAY_EVENTS", "alert")
 	if err := stop(); err != nil {
@@ -94,16 +95,16 @@ func TestEvents_areHeardStoredAndHandled(t *testing.T) {
 			}
 		}
 	}
-	for _, kind := range []event.Kind{event.DeadLetter, event.KeyWaiting, event.KeyFlowing} {
+	for _, kind := range []event.Kind{eventkind.DeadLetter, eventkind.KeyWaiting, eventkind.KeyFlowing} {
 		if !told[kind] {
 			t.Errorf("Relay.Events did not tell of %s", kind)
 		}
 	}
-	d := heard[event.DeadLetter][0]
+	d := heard[eventkind.DeadLetter][0]
 	if d.Route != "billing" || d.Subject() != "relay.event.dead_letter.billing" || d.Why != "no such customer" || d.Reason != "dead" || d.Data.Subject != "orders.bad" || d.Message == "" {
 		t.Errorf("%+v", d)
 	}
-	if k := heard[event.KeyWaiting][0]; k.Key != "orders.1" || k.Until.IsZero() || !strings.Contains(k.Why, "connection refused") {
+	if k := heard[eventkind.KeyWaiting][0]; k.Key != "orders.1" || k.Until.IsZero() || !strings.Contains(k.Why, "connection refused") {
 		t.Errorf("%+v", k)
 	}
 	stream, err := w.js.Stream(t.Context(), "RELAY_EVENTS")

@@ -3,8 +3,6 @@ package consumer
 import (
 	"slices"
 	"time"
-
-	"github.com/relaymq/relay/supervisor"
 )
 
 // Fallback is a second handler of a route. A message that it acknowledges is done, and a caller gets its result. A message that it
@@ -56,7 +54,7 @@ func (r Route) validateFallback(fault func(format string, args ...any)) {
 			fault("fallback.when[%d]: must be %s or %s (got %q)", i, FallbackWaiting, FallbackExhausted, when)
 		case slices.Contains(f.When[:i], when):
 			fault("fallback.when[%d]: %q is listed twice", i, when)
-		case when == FallbackWaiting && r.Supervisor.Forward != supervisor.ForwardStash:
+		case when == FallbackWaiting && r.Supervisor.Forward != "stash":
 			fault("fallback.when[%d]: %s needs supervisor.forward: stash; otherwise relay keeps no messages for the fallback (got %q)", i, when, r.Supervisor.Forward)
 		}
 	}

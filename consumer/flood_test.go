@@ -62,9 +62,9 @@ func TestRelay_aBrokenEndpointCostsFiftyDeadLetters(t *testing.T) {
 		return RouteStatus{}
 	}
 	const before = 45 // the share of dead_trip
-	w.eventually("it is suspended", func() bool { s := state(); return s.State == RouteSuspended && s.Dead == before })
+	w.eventually("it is suspended", func() bool { s := state(); return s.State == control.StateSuspended && s.Dead == before })
 	since := *state().Since
-	if list, _, err := control.Wake(t.Context(), w.nc, "relay", orders.Order{Route: "hooks", Trial: true}); err != nil || len(list) != 1 || list[0].State != RouteSuspended {
+	if list, _, err := control.Wake(t.Context(), w.nc, "relay", orders.Order{Route: "hooks", Trial: true}); err != nil || len(list) != 1 || list[0].State != control.StateSuspended {
 		t.Fatalf("%+v %v", list, err)
 	}
 	neighbour.Interest.Timeout = time.Second // with which it begins anew
@@ -75,14 +75,14 @@ func TestRelay_aBrokenEndpointCostsFiftyDeadLetters(t *testing.T) {
 		return r.engine.Routes.All()[0].Group.Status().Counts.Started + r.engine.Routes.All()[1].Group.Status().Counts.Started
 	}
 	w.eventually("it asks", func() bool { return asked() > 20 })
-	w.eventually("its durables are open again", func() bool { return state().State != RouteStarting }) // beside busy processes that takes a while
-	if s := state(); s.State != RouteSuspended || !s.Since.Equal(since) || s.Dead != before {
+	w.eventually("its durables are open again", func() bool { return state().State != control.StateStarting }) // beside busy processes that takes a while
+	if s := state(); s.State != control.StateSuspended || !s.Since.Equal(since) || s.Dead != before {
 		t.Errorf("after a neighbour changed: %s since %v (%v), %d dead letters more: %s", s.State, s.Since, since, s.Dead-before, s.Why)
 	}
 	broken.Store(false)
 	// A question that read broken before may be judged after another one succeeded: it is believed then, as the route flows.
 	w.eventually("all others are handled", func() bool { return count()+len(w.deadLetters()) == 2*half })
-	if s := state(); s.State != RouteFlowing || s.Dead > 50 || len(w.deadLetters()) != int(s.Dead) {
+	if s := state(); s.State != control.StateFlowing || s.Dead > 50 || len(w.deadLetters()) != int(s.Dead) {
 		t.Errorf("%s, %d dead letters more: %s", s.State, s.Dead-before, s.Why)
 	}
 	w.settled("ORDERS", "d")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/orders"
 )
 
@@ -32,7 +33,7 @@ func TestFollow_regressionABucketThatWasMadeAnewIsObeyed(t *testing.T) {
 	}
 	// Orders of the new bucket begin at revision 1 again.
 	w.order(orders.Order{Route: "billing", State: orders.Paused, Why: "after"}, r)
-	if s := r.Status(); s.Routes[0].State != RoutePaused || s.Routes[1].State != RoutePaused || s.OrdersBucket.Equal(before) {
+	if s := r.Status(); s.Routes[0].State != control.StatePaused || s.Routes[1].State != control.StatePaused || s.OrdersBucket.Equal(before) {
 		t.Errorf("status %+v", s)
 	}
 	w.publish("orders.eu", 5)
@@ -108,7 +109,7 @@ func TestFollow_regressionAnOrderThatAPublisherOverwroteIsStoredAgain(t *testing
 		t.Fatal(err)
 	}
 	r, _ = w.start(Config{}, countingRoute(l))
-	w.eventually("the route is paused", func() bool { return r.Status().Routes[0].State == RoutePaused })
+	w.eventually("the route is paused", func() bool { return r.Status().Routes[0].State == control.StatePaused })
 	if l.len() != 0 {
 		t.Errorf("%d messages were handled", l.len())
 	}
@@ -131,7 +132,7 @@ func TestFollow_anOrderThatWasDeletedEnds(t *testing.T) {
 	}
 	w.eventually("the pauses end", func() bool {
 		s := r.Status().Routes[0]
-		return s.State == RouteFlowing && len(s.Waiting) == 0
+		return s.State == control.StateFlowing && len(s.Waiting) == 0
 	})
 }
 
@@ -151,11 +152,11 @@ func TestFollow_anOrderOfANewerRelayIsLeftAloneAndNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.eventually("the status names it", func() bool { return len(r.Status().Notices) == 1 })
-	if s := r.Status(); s.Routes[0].State != RouteFlowing || s.Notices[0] != "order billing has format 2, but this version knows only format 1; the order is not followed" {
+	if s := r.Status(); s.Routes[0].State != control.StateFlowing || s.Notices[0] != "order billing has format 2, but this version knows only format 1; the order is not followed" {
 		t.Errorf("%q, %s", s.Notices, s.Routes[0].State)
 	}
 	w.order(orders.Order{Route: "billing", State: orders.Paused}, r)
-	if s := r.Status(); s.Routes[0].State != RoutePaused || len(s.Notices) != 0 {
+	if s := r.Status(); s.Routes[0].State != control.StatePaused || len(s.Notices) != 0 {
 		t.Errorf("%q, %s", s.Notices, s.Routes[0].State)
 	}
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/control"
 )
 
 // sixOfTheService is a limit of six over all instances.
@@ -131,7 +133,7 @@ func TestLimits_ofTheServiceWithoutTheBucket(t *testing.T) {
 	w.eventually("it is said", func() bool {
 		s := r.Status().Routes[0]
 		err := r.Ready()
-		return s.State != RouteFlowing && strings.Contains(s.Why, "no part of limit gateway") && s.Since != nil && err != nil && strings.Contains(err.Error(), "gateway")
+		return s.State != control.StateFlowing && strings.Contains(s.Why, "no part of limit gateway") && s.Since != nil && err != nil && strings.Contains(err.Error(), "gateway")
 	})
 	w.publish("orders.x", 3)
 	w.publish("other.x", 3)
@@ -166,7 +168,7 @@ func TestLimits_scopeChangesLive(t *testing.T) {
 	}
 	change(Limit{Concurrency: 4, Scope: ScopeService}, 4)
 	change(Limit{Concurrency: 6, Scope: ScopeService}, 6)
-	change(Limit{Concurrency: 8, Scope: ScopeInstance}, 8)
+	change(Limit{Concurrency: 8, Scope: "instance"}, 8)
 	change(Limit{Concurrency: 9, Rate: Rate{Count: 1000, Per: time.Second}, Scope: ScopeService}, 9)
 	close(h.hold)
 	w.eventually("all are handled", func() bool { return h.done.Load() == 20 })

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/relaymq/relay/internal/control"
 )
 
 // crowd counts how many of its handlers run at once, and holds them until they are let go.
@@ -64,7 +66,7 @@ func TestLimits_ofTwoRoutesAreSeenAndChangeLive(t *testing.T) {
 	r, stop := w.start(Config{Logger: quiet, Limits: map[string]Limit{"gateway": {Concurrency: 3}}}, route("a"), route("b"))
 	w.eventually("three run, and both routes are limited", func() bool {
 		s := r.Status()
-		return h.running() == 3 && s.Routes[0].State == RouteLimited && s.Routes[1].State == RouteLimited
+		return h.running() == 3 && s.Routes[0].State == control.StateLimited && s.Routes[1].State == control.StateLimited
 	})
 	s := r.Status()
 	if why := s.Routes[0].Why; !strings.Contains(why, "limit gateway: 3 of 3 run (") || s.Routes[0].Since == nil {

@@ -85,7 +85,7 @@ func TestRelay_deadLettersThatAreNotAnsweredAreBounded(t *testing.T) {
 	w.settled("ORDERS", "billing")
 	w.eventually("nothing is held", func() bool {
 		h := rt.Memory.Holds()
-		m, b := rt.Memory.Ledger.Held()
+		m, b := rt.Memory.InHand.Held()
 		return h.Bytes == 0 && m == 0 && b == 0
 	})
 	if n := bad.Load(); n != messages {

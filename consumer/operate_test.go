@@ -11,6 +11,7 @@ import (
 
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/dlq"
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/relaytest"
 	"github.com/relaymq/relay/supervisor"
 )
@@ -48,7 +49,7 @@ func TestRelay_PauseAndResume(t *testing.T) {
 	if err := r.Pause(t.Context(), "billing", ""); err != nil {
 		t.Fatal(err)
 	}
-	if s := r.Status().Routes[0]; s.State != consumer.RoutePaused || !strings.Contains(s.Why, "paused by an operator") {
+	if s := r.Status().Routes[0]; s.State != control.StatePaused || !strings.Contains(s.Why, "paused by an operator") {
 		t.Errorf("a paused route is %s: %s", s.State, s.Why)
 	}
 	later := r.Publish("orders.us", "3")

@@ -153,7 +153,7 @@ func (c storm) String() string {
 // Of 2,000 keys with one message each that was answered 500, none of 100 healthy messages behind them started in a minute.
 func TestPast_regressionHealthyMessagesGetPastBadOnes_timed(t *testing.T) {
 	timed(t)
-	none, key := supervisor.OrderNone, supervisor.OrderKey
+	none, key := supervisor.Order("none"), supervisor.OrderKey
 	for _, tt := range []struct {
 		storm
 		first, then time.Duration
@@ -188,7 +188,7 @@ func TestPast_randomStorms_timed(t *testing.T) {
 	for range 3 {
 		c := storm{
 			slots: pick(1, 2, 4, 8, 16, 32, 64), stash: pick(10, 30, 100, 1000), bad: pick(10, 60, 300, 1500), per: pick(1, 1, 2, 3), hangs: pick(0, 0, 5, 20),
-			timeout: 500 * time.Millisecond, order: supervisor.OrderNone, good: 40, every: 50 * time.Millisecond, burst: pick(0, 1) == 0,
+			timeout: 500 * time.Millisecond, order: "none", good: 40, every: 50 * time.Millisecond, burst: pick(0, 1) == 0,
 			before: time.Duration(pick(0, 0, 3)) * time.Second,
 		}
 		if pick(0, 0, 1) == 1 {
@@ -228,8 +228,8 @@ func TestPast_regressionStormsEnd_timed(t *testing.T) {
 		stash  int
 		most   int // starts
 	}{
-		{"an answer that is a failure", errors.New("status 503"), 3000, 8 * time.Second, supervisor.OrderNone, 1000, 50 + 3100},
-		{"no answer", NoAnswer(errors.New("connection refused")), 20_000, 5 * time.Second, supervisor.OrderNone, 1000, 200 + 12},
+		{"an answer that is a failure", errors.New("status 503"), 3000, 8 * time.Second, "none", 1000, 50 + 3100},
+		{"no answer", NoAnswer(errors.New("connection refused")), 20_000, 5 * time.Second, "none", 1000, 200 + 12},
 		{"ordered", errors.New("status 503"), 2000, 5 * time.Second, supervisor.OrderKey, 100, 50 + 2000},
 	} {
 		t.Run(tt.what, func(t *testing.T) {

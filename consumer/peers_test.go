@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -56,7 +57,7 @@ func TestRelay_regressionInstancesShareWhatTheyLearnOfAnOutage(t *testing.T) {
 	down.Store(true)
 	w.eventually("the route waits on all", func() bool {
 		for _, r := range relays {
-			if s := r.Status().Routes[0].State; s == RouteFlowing {
+			if s := r.Status().Routes[0].State; s == control.StateFlowing {
 				return false
 			}
 		}

@@ -41,7 +41,7 @@ func (w *anew) purge() {
 // new stream, whose sequences are the same.
 func TestRelay_durableOrStreamMadeAnewGoesOn(t *testing.T) {
 	t.Parallel()
-	for _, order := range []supervisor.Order{supervisor.OrderNone, supervisor.OrderKey} {
+	for _, order := range []supervisor.Order{"none", supervisor.OrderKey} {
 		for name, replaced := range map[string]func(w *anew, config jetstream.ConsumerConfig){
 			"durable": func(w *anew, config jetstream.ConsumerConfig) {
 				w.do(w.js.DeleteConsumer(w.t.Context(), "ORDERS", "billing"))

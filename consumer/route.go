@@ -117,10 +117,13 @@ type DeadLetter struct {
 	Prefix string `koanf:"prefix"`
 }
 
-// What Route.Instances says.
+// InstancesOne is what Route.Instances says when one instance at a time handles the messages of the route.
+const InstancesOne = route.InstancesOne
+
+// What settings say when they are left out.
 const (
-	InstancesAll = "all"
-	InstancesOne = route.InstancesOne
+	instancesAll = "all"
+	orderNone    = supervisor.Order("none")
 )
 
 // WithDefaults fills the zero fields. Prefixes depend on the service and stay empty.
@@ -132,11 +135,11 @@ func (r Route) WithDefaults() Route {
 	}
 	r.Concurrency = cmp.Or(r.Concurrency, 64)
 	r.Key = cmp.Or(r.Key, "subject")
-	r.Order = cmp.Or(r.Order, supervisor.OrderNone)
+	r.Order = cmp.Or(r.Order, orderNone)
 	if r.Order == supervisor.OrderKey && r.Partitions == 0 { // a second instance would get what must wait for the first one
 		r.Instances = cmp.Or(r.Instances, InstancesOne)
 	}
-	r.Instances = cmp.Or(r.Instances, InstancesAll)
+	r.Instances = cmp.Or(r.Instances, instancesAll)
 	r.Timeout = cmp.Or(r.Timeout, 30*time.Second)
 	r.AckWait = cmp.Or(r.AckWait, 30*time.Second)
 	r.Retry.MaxAttempts = cmp.Or(r.Retry.MaxAttempts, 20)
@@ -149,9 +152,9 @@ func (r Route) WithDefaults() Route {
 	r.Stash.Messages = cmp.Or(r.Stash.Messages, 1000)
 	r.Stash.Bytes = cmp.Or(r.Stash.Bytes, 64<<20)
 	r.Caller.MaxResult = cmp.Or(r.Caller.MaxResult, 256<<10)
-	r.Deadline.OnExpired = cmp.Or(r.Deadline.OnExpired, ExpiredDrop)
+	r.Deadline.OnExpired = cmp.Or(r.Deadline.OnExpired, expiredDrop)
 	r.Interest.Timeout = cmp.Or(r.Interest.Timeout, 250*time.Millisecond)
-	r.Interest.Unknown = cmp.Or(r.Interest.Unknown, UnknownStart)
+	r.Interest.Unknown = cmp.Or(r.Interest.Unknown, unknownStart)
 	if r.Fallback != nil {
 		r.Fallback = new(r.Fallback.WithDefaults(r.Timeout))
 	}
@@ -212,12 +215,12 @@ func (r Route) Validate() error {
 			fault("key: must be subject, route or a template such as {2} (got %q)", r.Key)
 		}
 	}
-	if r.Order != supervisor.OrderNone && r.Order != supervisor.OrderKey {
+	if r.Order != orderNone && r.Order != supervisor.OrderKey {
 		fault("order: must be none or key (got %q)", r.Order)
 	}
-	if r.Instances != InstancesAll && r.Instances != InstancesOne {
+	if r.Instances != instancesAll && r.Instances != InstancesOne {
 		fault("instances: must be all or one (got %q)", r.Instances)
-	} else if r.Order == supervisor.OrderKey && r.Instances == InstancesAll && r.Partitions == 0 {
+	} else if r.Order == supervisor.OrderKey && r.Instances == instancesAll && r.Partitions == 0 {
 		fault("instances: all cannot be combined with order: key, whose messages one instance handles: remove one of the two, set instances: one, or divide the messages with partitions")
 	}
 	r.validatePartitions(fault)

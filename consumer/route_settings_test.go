@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/supervisor"
 )
 
@@ -75,7 +76,7 @@ func TestChange_aHandlerThatHangsDoesNotKeepItsSuccessorWaiting(t *testing.T) {
 	t.Logf("40 messages handled within %v", time.Since(began))
 	w.eventually("only those of before run", func() bool { // the last one was counted before it returned
 		s := r.Status().Routes[0]
-		return s.Running == 4 && s.Former == 4 && s.State == RouteFlowing
+		return s.Running == 4 && s.Former == 4 && s.State == control.StateFlowing
 	})
 	if old.stopped.Load() > 0 || next.started.Load() != 1 {
 		t.Errorf("stopped %d, started %d", old.stopped.Load(), next.started.Load())
@@ -314,7 +315,7 @@ func TestChange_aRouteThatRestartsSaysWhatStillRuns(t *testing.T) {
 	}()
 	w.eventually("status says so", func() bool {
 		s := r.Status().Routes[0]
-		return s.State == RouteStarting && s.Running == 2 && s.Former == 2
+		return s.State == control.StateStarting && s.Running == 2 && s.Former == 2
 	})
 	if err := <-changed; err != nil {
 		t.Error(err)

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/natstest"
 	"github.com/relaymq/relay/internal/retry"
 	"github.com/relaymq/relay/supervisor"
@@ -168,9 +169,9 @@ func TestSingleton_oneHandlesAndAStandbyTakesOver(t *testing.T) {
 	s.settled("ORDERS", "billing")
 	for name, r := range all {
 		st := r.Status().Routes[0]
-		want := RouteStandby
+		want := control.StateStandby
 		if name == first {
-			want = RouteFlowing
+			want = control.StateFlowing
 		} else if err := r.Ready(); err != nil {
 			t.Errorf("a standby is not ready: %v", err)
 		}
@@ -230,7 +231,7 @@ func TestSingleton_oneHandlesAndAStandbyTakesOver(t *testing.T) {
 func TestSingleton_durablesAreChangedByThemselves(t *testing.T) {
 	t.Parallel()
 	s := newSingle(t)
-	for n, instances := range []string{InstancesAll, InstancesOne, InstancesAll} {
+	for n, instances := range []string{instancesAll, InstancesOne, instancesAll} {
 		route := s.route
 		route.Instances = instances
 		var count atomic.Int64
@@ -259,7 +260,7 @@ func TestSingleton_anInstanceThatPullsLikeAllStops(t *testing.T) {
 	s := newSingle(t)
 	route := s.route
 	var before atomic.Int64 // by what the older one had asked for
-	route.Instances, route.Handler = InstancesAll, HandlerFunc(func(context.Context, *Msg) error { before.Add(1); return nil })
+	route.Instances, route.Handler = instancesAll, HandlerFunc(func(context.Context, *Msg) error { before.Add(1); return nil })
 	old, _ := s.start(Config{}, route)
 	a, _, _ := s.instance("a")
 	s.holder(map[string]*Relay{"a": a})
@@ -290,7 +291,7 @@ func TestSingleton_withoutTheBucket(t *testing.T) {
 	if err := s.js.DeleteStream(t.Context(), "KV_RELAY_FLEET"); err != nil {
 		t.Fatal(err)
 	}
-	s.eventually("it is said", func() bool { return r.Ready() != nil && r.Status().Routes[0].State == RouteStopped })
+	s.eventually("it is said", func() bool { return r.Ready() != nil && r.Status().Routes[0].State == control.StateStopped })
 	s.publish("other.x", 3)
 	s.eventually("the other route goes on", func() bool { return others.Load() == 3 })
 	s.publish("orders.eu", 3)
@@ -381,7 +382,7 @@ func TestSingleton_changesInPlace(t *testing.T) {
 	a, _, stopA := s.instanceWith("a", old)
 	s.holder(map[string]*Relay{"a": a})
 	b, _, _ := s.instanceWith("b", old)
-	s.eventually("the other one stands by", func() bool { return b.Status().Routes[0].State == RouteStandby })
+	s.eventually("the other one stands by", func() bool { return b.Status().Routes[0].State == control.StateStandby })
 	route := s.route
 	s.publish("orders.hangs", 1)
 	s.eventually("a handler hangs", func() bool { return old.busy.Load() == 1 })

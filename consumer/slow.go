@@ -6,11 +6,10 @@ import (
 	"github.com/relaymq/relay/internal/control"
 )
 
-// MaxSlow is the longest time for which [Msg.Slow] counts, so that a wrong value from a remote service cannot stop a
-// route for a year.
-const MaxSlow = time.Hour
+// maxSlow is the longest time for which Msg.Slow counts, so that a wrong value from a remote service cannot stop a route for a year.
+const maxSlow = time.Hour
 
-// Slow says that the service behind the handler permits only so many more attempts (starts) within a time, of which at most [MaxSlow] counts.
+// Slow says that the service behind the handler permits only so many more attempts (starts) within a time, of which at most an hour counts.
 // The route of the message starts no more than these on this instance. Zero or less means none. Status shows why. While an earlier
 // call holds, a later one can only be stricter; an operator's resume of the route ends it. It does nothing for a route without
 // [Route.Rate], and in a [Fallback].
@@ -19,6 +18,6 @@ func (m *Msg) Slow(starts int, within time.Duration, why string) {
 		return
 	}
 	if own := m.own(); own != nil {
-		own.Slow(starts, time.Now().Add(min(within, MaxSlow)), control.Cut(why, control.MaxText))
+		own.Slow(starts, time.Now().Add(min(within, maxSlow)), control.Cut(why, control.MaxText))
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -97,7 +98,7 @@ func TestStatus_regressionARouteThatWaitsIsNotUpAndItsKeysWait(t *testing.T) {
 	}
 	w.eventually("the route waits, and its keys with it", func() bool {
 		s := r.Status().Routes[0]
-		return s.State == RouteWaiting && s.Keys["waiting"] > 0 && s.Keys["flowing"] == 0
+		return s.State == control.StateWaiting && s.Keys["waiting"] > 0 && s.Keys["flowing"] == 0
 	})
 	got := gathered(t, r)
 	if got["relay_route_up{billing}"] != 0 || got["relay_route_state{billing,waiting}"] != 1 || got["relay_route_state{billing,flowing}"] != 0 || got["relay_keys{billing,waiting}"] == 0 {
@@ -108,7 +109,7 @@ func TestStatus_regressionARouteThatWaitsIsNotUpAndItsKeysWait(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	w.order(orders.Order{Route: "billing", State: orders.Paused, Why: "migration", By: "eve@host"}, r)
-	if s := r.Status().Routes[0]; s.State != RoutePaused || s.Pause == nil || s.Pause.By != "eve@host" {
+	if s := r.Status().Routes[0]; s.State != control.StatePaused || s.Pause == nil || s.Pause.By != "eve@host" {
 		t.Errorf("%+v", s)
 	}
 	if got := gathered(t, r); got["relay_route_up{billing}"] != 0 || got["relay_route_state{billing,paused}"] != 1 {
@@ -130,7 +131,7 @@ func TestStatus_regressionADrainingInstanceSaysSo(t *testing.T) {
 	go func() { ended <- stop() }()
 	w.eventually("the instance says that it drains", func() bool {
 		list, err := control.AskStatus(t.Context(), w.nc, "relay")
-		return err == nil && len(list) == 1 && list[0].Draining && list[0].Routes[0].State == RouteDraining
+		return err == nil && len(list) == 1 && list[0].Draining && list[0].Routes[0].State == control.StateDraining
 	})
 	if got := gathered(t, r); got["relay_route_up{billing}"] != 0 || got["relay_route_state{billing,draining}"] != 1 {
 		t.Errorf("metrics %v", got)
@@ -310,5 +311,20 @@ func TestMetrics_docsHaveThemAll(t *testing.T) {
 		if !slices.Contains(want, line) {
 			t.Errorf("docs/metrics.md has what there is not: %s", line)
 		}
+	}
+}
+
+// The documentation of RouteStatus has all states, and no other.
+func TestRouteStatus_documentsTheStates(t *testing.T) {
+	source, err := os.ReadFile("status.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := []string{control.StateFlowing}
+	for _, line := range regexp.MustCompile(`(?m)^\t//\t([a-z]+) {2,}\S`).FindAllStringSubmatch(string(source), -1) {
+		listed = append(listed, line[1])
+	}
+	if !slices.Equal(listed, control.States) {
+		t.Errorf("documented: %q\nthere are:  %q", listed, control.States)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/relaymq/relay/internal/control"
 )
 
 // A stream that does not exist ended the start, although other routes were well. Its routes are stopped alone, say so, and begin when somebody has made it.
@@ -30,7 +32,7 @@ func TestStart_regressionAMissingStreamStopsItsRoutesOnly(t *testing.T) {
 	w.eventually("the other route works", func() bool { return orders.Load() == 5 })
 	w.unready(r, "stream GONE does not exist", `no stream holds subject "nowhere.a.>"`, `no stream holds subject "nothing.>"`)
 	for _, rt := range r.Status().Routes {
-		if stopped := rt.State == RouteStopped && rt.Why != "" && rt.Since != nil; stopped != (rt.Name != "billing") {
+		if stopped := rt.State == control.StateStopped && rt.Why != "" && rt.Since != nil; stopped != (rt.Name != "billing") {
 			t.Errorf("%s is %s, %q, since %v", rt.Name, rt.State, rt.Why, rt.Since)
 		}
 	}

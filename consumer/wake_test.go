@@ -28,13 +28,13 @@ func TestWake_regressionResumeEndsARetryAfterOnAllInstances(t *testing.T) {
 	})
 	a, _ := w.start(Config{Instance: "a"}, route)
 	w.publish("orders.eu", 3)
-	w.eventually("the route waits", func() bool { return a.Status().Routes[0].State == RouteWaiting })
+	w.eventually("the route waits", func() bool { return a.Status().Routes[0].State == control.StateWaiting })
 	up.Store(true)
 	list, bad, err := control.Wake(t.Context(), w.nc, "relay", orders.Order{Route: "billing", By: "eve@host"})
-	if err != nil || len(bad) > 0 || len(list) != 1 || !list[0].Known || list[0].State != RouteWaiting || list[0].Since == nil {
+	if err != nil || len(bad) > 0 || len(list) != 1 || !list[0].Known || list[0].State != control.StateWaiting || list[0].Since == nil {
 		t.Fatalf("%+v, %v, %v", list, bad, err)
 	}
-	w.eventually("the route flows", func() bool { return a.Status().Routes[0].State == RouteFlowing })
+	w.eventually("the route flows", func() bool { return a.Status().Routes[0].State == control.StateFlowing })
 	list, _, err = control.Wake(t.Context(), w.nc, "relay", orders.Order{Route: "shipping"})
 	if err != nil || len(list) != 1 || list[0].Known {
 		t.Errorf("another route: %+v, %v", list, err)

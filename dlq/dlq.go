@@ -124,15 +124,12 @@ type Config struct {
 	MaxBytes int64
 	// MaxMsgs bounds the number of entries. Zero means no bound.
 	MaxMsgs int64
-	// OnFull is [OnFullBlock] or [OnFullDropOldest]. Empty means OnFullBlock.
+	// OnFull is block (default: new ones are refused, and the messages wait in their own stream) or [OnFullDropOldest].
 	OnFull string
 }
 
-// The values of [Config].OnFull.
-const (
-	OnFullBlock      = dlq.OnFullBlock      // new ones are refused, and the messages wait in their own stream
-	OnFullDropOldest = dlq.OnFullDropOldest // the oldest ones go
-)
+// OnFullDropOldest is what [Config].OnFull says when the oldest entries go to make room for new ones.
+const OnFullDropOldest = dlq.OnFullDropOldest
 
 // Job is a replay of many entries by a running relay: of Numbers, or of what matches Filter when the job begins. A rate below 0, a percentage of 100
 // or more, and Staged, StopAfter or Wait beside Subject are errors.

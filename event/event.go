@@ -6,42 +6,40 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/relaymq/relay/internal/eventkind"
 )
 
-// Kind is what happened.
+// Kind is what happened:
+//
+//	key.waiting       a key stopped flowing: its messages wait
+//	key.flowing       it flows again
+//	key.suspended     a key gave up, and waits for an operator
+//	route.waiting     a whole route stopped flowing
+//	route.flowing     it flows again
+//	route.suspended   it waits for an operator
+//	route.holder      another instance has a route of which one instance at a time handles messages
+//	route.stopped     no message is to blame: a program is missing, handlers do not return
+//	fallback.failing  a second handler fails all it gets
+//	fallback.working  it works again
+//	dead_letter       a message was dead-lettered
+//	replay.done       a replay handed over all it had to
+//	replay.stopped    a replay stopped or was cancelled, and can be resumed
+//	stream.trouble    a stream, a durable or a bucket is away, or not as it has to be
+//	stream.mended     it is there again
+//	dlq.filling       the dead letters have used 80 % of dlq.max_bytes or dlq.max_msgs
+//	reload.done       an instance runs another configuration
+//	reload.failed     it was told to, and goes on with the one it had
+//	audit             an operator did something
 type Kind string
-
-// The kinds there are.
-const (
-	KeyWaiting     Kind = "key.waiting"     // a key stopped flowing: its messages wait
-	KeyFlowing     Kind = "key.flowing"     // it flows again
-	KeySuspended   Kind = "key.suspended"   // a key gave up, and waits for an operator
-	RouteWaiting   Kind = "route.waiting"   // a whole route stopped flowing
-	RouteFlowing   Kind = "route.flowing"   // it flows again
-	RouteSuspended Kind = "route.suspended" // it waits for an operator
-	RouteHolder    Kind = "route.holder"    // another instance has a route of which one instance at a time handles messages
-	RouteStopped   Kind = "route.stopped"   // no message is to blame: a program is missing, handlers do not return
-	// A second handler fails all it gets, or works again.
-	FallbackFailing Kind = "fallback.failing"
-	FallbackWorking Kind = "fallback.working"
-
-	DeadLetter    Kind = "dead_letter"    // a message was dead-lettered
-	ReplayDone    Kind = "replay.done"    // a replay handed over all it had to
-	ReplayStopped Kind = "replay.stopped" // a replay stopped or was cancelled, and can be resumed
-	StreamTrouble Kind = "stream.trouble" // a stream, a durable or a bucket is away, or not as it has to be
-	StreamMended  Kind = "stream.mended"  // it is there again
-	DLQFilling    Kind = "dlq.filling"    // the dead letters have used 80 % of dlq.max_bytes or dlq.max_msgs
-	ReloadDone    Kind = "reload.done"    // an instance runs another configuration
-	ReloadFailed  Kind = "reload.failed"  // it was told to, and goes on with the one it had
-	Audit         Kind = "audit"          // an operator did something
-)
 
 // Kinds are all of them.
 func Kinds() []Kind {
-	return []Kind{
-		KeyWaiting, KeyFlowing, KeySuspended, RouteWaiting, RouteFlowing, RouteSuspended, RouteHolder, RouteStopped, FallbackFailing, FallbackWorking, DeadLetter,
-		ReplayDone, ReplayStopped, StreamTrouble, StreamMended, DLQFilling, ReloadDone, ReloadFailed, Audit,
+	kinds := make([]Kind, len(eventkind.All))
+	for i, k := range eventkind.All {
+		kinds[i] = Kind(k)
 	}
+	return kinds
 }
 
 // Event is one thing that happened, or several of one group within a minute.
@@ -78,9 +76,6 @@ type Data struct {
 	By   string `json:"by,omitempty"`
 	User string `json:"user,omitempty"`
 }
-
-// ContentType of an event on the wire.
-const ContentType = "application/cloudevents+json"
 
 // noRoute stands for the route in the subject of an event that has none.
 const noRoute = "~"

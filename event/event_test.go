@@ -3,18 +3,23 @@ package event
 import (
 	"encoding/json"
 	"errors"
+	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/relaymq/relay/internal/eventkind"
 )
 
 func TestEvent_onTheWire(t *testing.T) {
 	at := time.Date(2026, 11, 22, 3, 4, 5, 6, time.UTC)
 	e := Event{
-		ID: "x", Kind: DeadLetter, Service: "relay", Instance: "a/b", Time: at,
+		ID: "x", Kind: eventkind.DeadLetter, Service: "relay", Instance: "a/b", Time: at,
 		Data: Data{Route: "billing", Text: "dead", Count: 2, First: at, Why: "<script>\xff", Subject: "orders.1"},
 	}
-	if e.Subject() != "relay.event.dead_letter.billing" || (Event{Kind: DLQFilling, Service: "relay"}).Subject() != "relay.event.dlq.filling.~" {
+	if e.Subject() != "relay.event.dead_letter.billing" || (Event{Kind: eventkind.DLQFilling, Service: "relay"}).Subject() != "relay.event.dlq.filling.~" {
 		t.Errorf("on %s", e.Subject())
 	}
 	b, err := json.Marshal(e)
@@ -29,6 +34,21 @@ func TestEvent_onTheWire(t *testing.T) {
 	var back Event
 	if err := json.Unmarshal(b, &back); err != nil || back.Instance != "a/b" || back.Route != "billing" || back.Count != 2 {
 		t.Errorf("%+v, %v", back, err)
+	}
+}
+
+// The documentation of Kind has all kinds, and no other.
+func TestKind_isDocumented(t *testing.T) {
+	source, err := os.ReadFile("event.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var listed []Kind
+	for _, line := range regexp.MustCompile(`(?m)^//\t([a-z._]+) {2,}\S`).FindAllStringSubmatch(string(source), -1) {
+		listed = append(listed, Kind(line[1]))
+	}
+	if !slices.Equal(listed, Kinds()) {
+		t.Errorf("documented: %q\nthere are:  %q", listed, Kinds())
 	}
 }
 

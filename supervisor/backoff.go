@@ -12,14 +12,14 @@ import (
 // Policy is how the delays of a [Backoff] grow.
 type Policy string
 
-// The names of the backoff policies.
+// The backoff policies. The default, exponential, needs no name: min·2ⁿ up to max.
 const (
-	Exponential Policy = "exponential" // min·2ⁿ up to max
-	Linear      Policy = "linear"      // min·(n+1) up to max
-	Fibonacci   Policy = "fibonacci"   // min·1, 1, 2, 3, 5, … up to max
-	Constant    Policy = "constant"    // min
-	Schedule    Policy = "schedule"    // the delays listed, the last one for ever
-	Slots       Policy = "slots"       // slot·(2^rand(0..n) − 1): the truncated binary exponential backoff of Ethernet
+	exponential Policy = "exponential"
+	Linear      Policy = "linear"    // min·(n+1) up to max
+	Fibonacci   Policy = "fibonacci" // min·1, 1, 2, 3, 5, … up to max
+	Constant    Policy = "constant"  // min
+	Schedule    Policy = "schedule"  // the delays listed, the last one for ever
+	Slots       Policy = "slots"     // slot·(2^rand(0..n) − 1): the truncated binary exponential backoff of Ethernet
 )
 
 // Backoff says how long to wait after the n-th failure. It is an immutable value: a delay is a pure function of the
@@ -27,7 +27,7 @@ const (
 //
 // The zero value is exponential from 500ms to 10m with a jitter of 0.2.
 type Backoff struct {
-	// Policy is one of the backoff policies. Empty means exponential.
+	// Policy is how delays grow. Empty means exponential: min·2ⁿ up to max.
 	Policy Policy `koanf:"policy"`
 	// Min is the first delay. Zero means 500ms.
 	Min time.Duration `koanf:"min"`
@@ -51,7 +51,7 @@ type Backoff struct {
 }
 
 func (b Backoff) withDefaults(lo, hi time.Duration) Backoff {
-	b.Policy = cmp.Or(b.Policy, Exponential)
+	b.Policy = cmp.Or(b.Policy, exponential)
 	b.Min = cmp.Or(b.Min, lo)
 	b.Max = cmp.Or(b.Max, max(hi, b.Min))
 	b.Ceiling = cmp.Or(b.Ceiling, 10)
@@ -78,7 +78,7 @@ func (b Backoff) Validate() error {
 	var errs []error
 	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	switch b.Policy {
-	case Exponential, Linear, Fibonacci, Constant:
+	case exponential, Linear, Fibonacci, Constant:
 	case Slots:
 		if b.Slot < 0 {
 			fault("slot: must be above 0 (got %v)", b.Slot)

@@ -43,7 +43,7 @@ func TestBackoff_baseDelays(t *testing.T) {
 
 func TestBackoff_restartDefaults(t *testing.T) {
 	b := Backoff{}.WithRestartDefaults()
-	if b.Min != 200*time.Millisecond || b.Max != time.Minute || *b.Jitter != 0.2 || b.Policy != Exponential || b.Ceiling != 10 {
+	if b.Min != 200*time.Millisecond || b.Max != time.Minute || *b.Jitter != 0.2 || b.Policy != exponential || b.Ceiling != 10 {
 		t.Errorf("defaults %+v", b)
 	}
 	if b := (Backoff{Min: time.Hour}).WithRestartDefaults(); b.Max != time.Hour {
@@ -88,7 +88,7 @@ func anyBackoff(t *rapid.T) Backoff {
 	d := rapid.OneOf(rapid.Int64Range(0, math.MaxInt64), rapid.Int64Range(1, int64(time.Hour)), rapid.Just(int64(math.MaxInt64)))
 	a, b := time.Duration(max(1, d.Draw(t, "a"))), time.Duration(max(1, d.Draw(t, "b")))
 	v := Backoff{
-		Policy:        rapid.SampledFrom([]Policy{Exponential, Linear, Fibonacci, Constant, Schedule, Slots}).Draw(t, "policy"),
+		Policy:        rapid.SampledFrom([]Policy{exponential, Linear, Fibonacci, Constant, Schedule, Slots}).Draw(t, "policy"),
 		Min:           min(a, b),
 		Max:           max(a, b),
 		Jitter:        new(rapid.Float64Range(0, 1).Draw(t, "jitter")),
@@ -146,7 +146,7 @@ func TestBackoff_growsWithTheFailures(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b, n := anyBackoff(t), max(0, anyCount(t))
 		b.Func = nil
-		b.Policy = rapid.SampledFrom([]Policy{Exponential, Linear, Fibonacci}).Draw(t, "growing policy")
+		b.Policy = rapid.SampledFrom([]Policy{exponential, Linear, Fibonacci}).Draw(t, "growing policy")
 		if n < math.MaxInt && b.Base(n+1) < b.Base(n) {
 			t.Fatalf("base(%d) is %v, base(%d) is %v", n, b.Base(n), n+1, b.Base(n+1))
 		}
@@ -209,7 +209,7 @@ func TestBackoff_validateRejects(t *testing.T) {
 // A float64 does not hold every duration.
 func TestBackoff_regressionTheFirstDelayIsExactlyMin(t *testing.T) {
 	none := 0.0
-	b := Backoff{Policy: Exponential, Min: 1<<53 + 1, Max: math.MaxInt64, Jitter: &none}
+	b := Backoff{Policy: exponential, Min: 1<<53 + 1, Max: math.MaxInt64, Jitter: &none}
 	if d := b.Base(0); d != b.Min {
 		t.Errorf("the first delay is %d ns, min is %d", d, b.Min)
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // The words of Config are types of their own, so that a program cannot put one where another belongs. Each is spelled as in the
-// configuration file; the empty word is the default.
+// configuration file.
 type (
 	// Scope is what a Retry-After pauses.
 	Scope string
@@ -25,29 +25,32 @@ type (
 	Order string
 )
 
-// What a setting of Config may say.
+// What a setting of Config may say beside its default, which is the empty word.
 const (
 	ScopeRoute Scope = "route"
-	ScopeKey   Scope = "key" // default
 
-	TriggerAny     Trigger = "any" // default
 	TriggerFailure Trigger = "failure"
 	TriggerStop    Trigger = "stop"
 
-	ForwardStash    Forward = "stash" // default
 	ForwardGiveBack Forward = "giveback"
 	ForwardDrop     Forward = "drop"
 
-	GiveUpSuspend    GiveUp = "suspend" // default
 	GiveUpDeadLetter GiveUp = "dead_letter"
 	GiveUpExit       GiveUp = "exit"
 
-	ResetSuccess   Reset = "success" // default
 	ResetMinStable Reset = "after_min_stable"
 	ResetNever     Reset = "never"
 
-	OrderNone Order = "none" // default
-	OrderKey  Order = "key"
+	OrderKey Order = "key"
+)
+
+// The defaults, as WithDefaults fills them in.
+const (
+	scopeKey      Scope   = "key"
+	triggerAny    Trigger = "any"
+	forwardStash  Forward = "stash"
+	giveUpSuspend GiveUp  = "suspend"
+	resetSuccess  Reset   = "success"
 )
 
 // ResetAfter has the restart count start again once the child has lived for d.
@@ -101,14 +104,14 @@ func (c Config) WithDefaults() Config {
 	c.RouteTrip.Keys = cmp.Or(c.RouteTrip.Keys, 3)
 	c.DeadTrip.Of = orDefault(c.DeadTrip.Of, 50)
 	c.DeadTrip.Share = cmp.Or(c.DeadTrip.Share, 0.9)
-	c.RetryAfter = cmp.Or(c.RetryAfter, ScopeKey)
-	c.Trigger = cmp.Or(c.Trigger, TriggerAny)
-	c.Reset = cmp.Or(c.Reset, ResetSuccess)
-	c.Forward = cmp.Or(c.Forward, ForwardStash)
+	c.RetryAfter = cmp.Or(c.RetryAfter, scopeKey)
+	c.Trigger = cmp.Or(c.Trigger, triggerAny)
+	c.Reset = cmp.Or(c.Reset, resetSuccess)
+	c.Forward = cmp.Or(c.Forward, forwardStash)
 	c.DrainGrace = orDefault(c.DrainGrace, 50*time.Millisecond)
 	c.ForwardDuringGrace = orDefault(c.ForwardDuringGrace, true)
 	c.Window = cmp.Or(c.Window, time.Minute)
-	c.OnGiveUp = cmp.Or(c.OnGiveUp, GiveUpSuspend)
+	c.OnGiveUp = cmp.Or(c.OnGiveUp, giveUpSuspend)
 	c.MaxStuck = cmp.Or(c.MaxStuck, 8)
 	c.ChildIdle = cmp.Or(c.ChildIdle, 10*time.Second)
 	c.MaxChildren = cmp.Or(c.MaxChildren, 1000)
@@ -163,14 +166,14 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("%s: must be above 0 (got %v)", key, d))
 		}
 	}
-	oneOf(&errs, "retry_after", c.RetryAfter, ScopeRoute, ScopeKey)
-	oneOf(&errs, "trigger", c.Trigger, TriggerAny, TriggerFailure, TriggerStop)
-	oneOf(&errs, "forward", c.Forward, ForwardStash, ForwardGiveBack, ForwardDrop)
-	oneOf(&errs, "on_give_up", c.OnGiveUp, GiveUpSuspend, GiveUpDeadLetter, GiveUpExit)
+	oneOf(&errs, "retry_after", c.RetryAfter, ScopeRoute, scopeKey)
+	oneOf(&errs, "trigger", c.Trigger, triggerAny, TriggerFailure, TriggerStop)
+	oneOf(&errs, "forward", c.Forward, forwardStash, ForwardGiveBack, ForwardDrop)
+	oneOf(&errs, "on_give_up", c.OnGiveUp, giveUpSuspend, GiveUpDeadLetter, GiveUpExit)
 	if d, err := time.ParseDuration(string(c.Reset)); err == nil {
 		positive("reset", d)
 	} else {
-		oneOf(&errs, "reset", c.Reset, ResetSuccess, ResetMinStable, ResetNever, "<duration>")
+		oneOf(&errs, "reset", c.Reset, resetSuccess, ResetMinStable, ResetNever, "<duration>")
 	}
 	atLeast("trip_after", *c.TripAfter, 0)
 	atLeast("route_trip.of", *c.RouteTrip.Of, 0)

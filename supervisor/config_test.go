@@ -46,28 +46,28 @@ func TestConfig_everyKnownValueIsAccepted(t *testing.T) {
 	}
 	accept(Config{})
 	accept(Config{TripAfter: new(0), RouteTrip: RouteTrip{Of: new(0)}, DrainGrace: new(time.Duration(0))})
-	for _, v := range []Scope{ScopeRoute, ScopeKey} {
+	for _, v := range []Scope{ScopeRoute, scopeKey} {
 		accept(Config{RetryAfter: v})
 	}
-	for _, v := range []Trigger{TriggerAny, TriggerFailure, TriggerStop} {
+	for _, v := range []Trigger{triggerAny, TriggerFailure, TriggerStop} {
 		accept(Config{Trigger: v})
 	}
-	for _, v := range []Reset{ResetSuccess, ResetMinStable, ResetNever, "90s"} {
+	for _, v := range []Reset{resetSuccess, ResetMinStable, ResetNever, "90s"} {
 		accept(Config{Reset: v})
 	}
-	for _, v := range []Forward{ForwardStash, ForwardGiveBack, ForwardDrop} {
+	for _, v := range []Forward{forwardStash, ForwardGiveBack, ForwardDrop} {
 		accept(Config{Forward: v})
 	}
-	for _, v := range []GiveUp{GiveUpSuspend, GiveUpDeadLetter, GiveUpExit} {
+	for _, v := range []GiveUp{giveUpSuspend, GiveUpDeadLetter, GiveUpExit} {
 		accept(Config{OnGiveUp: v})
 	}
 }
 
 func TestConfig_defaults(t *testing.T) {
 	c := Config{}.WithDefaults()
-	if *c.TripAfter != 5 || *c.RouteTrip.Of != 50 || c.RouteTrip.Share != 0.9 || c.RouteTrip.Keys != 3 || c.RetryAfter != ScopeKey || c.Trigger != TriggerAny ||
-		c.Reset != ResetSuccess || c.Forward != ForwardStash || *c.DrainGrace != 50*time.Millisecond ||
-		!*c.ForwardDuringGrace || c.MaxRestarts != 0 || c.Window != time.Minute || c.OnGiveUp != GiveUpSuspend ||
+	if *c.TripAfter != 5 || *c.RouteTrip.Of != 50 || c.RouteTrip.Share != 0.9 || c.RouteTrip.Keys != 3 || c.RetryAfter != scopeKey || c.Trigger != triggerAny ||
+		c.Reset != resetSuccess || c.Forward != forwardStash || *c.DrainGrace != 50*time.Millisecond ||
+		!*c.ForwardDuringGrace || c.MaxRestarts != 0 || c.Window != time.Minute || c.OnGiveUp != giveUpSuspend ||
 		c.MaxStuck != 8 || c.ChildIdle != 10*time.Second || c.MaxChildren != 1000 ||
 		c.Restart.Min != 200*time.Millisecond || c.Restart.Max != time.Minute || *c.Restart.Jitter != 0.2 {
 		t.Errorf("defaults %+v", c)

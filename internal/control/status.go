@@ -45,7 +45,7 @@ type Status struct {
 // RouteStatus is a route on one instance.
 type RouteStatus struct {
 	Name  string     `json:"name"`
-	State string     `json:"state"` // one of RouteFlowing and the others of package consumer
+	State string     `json:"state"` // one of States
 	Why   string     `json:"why,omitempty"`
 	Since *time.Time `json:"since,omitempty"` // of the outage, through all its waits and probes
 	Until *time.Time `json:"until,omitempty"` // waiting, suspended: the next try; limited: when an endpoint permits more

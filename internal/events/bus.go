@@ -14,6 +14,7 @@ import (
 
 	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/beat"
+	"github.com/relaymq/relay/internal/eventkind"
 )
 
 const (
@@ -112,7 +113,7 @@ func (b *Bus) Run(ctx context.Context) {
 // take publishes the first event of a group, and gathers the others.
 func (b *Bus) take(groups map[group]*gathered, e event.Event) {
 	e.Data = bounded(e.Data)
-	if e.Kind == event.Audit || e.Kind == event.ReplayDone || e.Kind == event.ReplayStopped {
+	if e.Kind == eventkind.Audit || e.Kind == eventkind.ReplayDone || e.Kind == eventkind.ReplayStopped {
 		b.send(e) // each of them counts
 		return
 	}
@@ -175,7 +176,7 @@ func Publish(nc *nats.Conn, e event.Event) error {
 		return err
 	}
 	return nc.PublishMsg(&nats.Msg{
-		Subject: e.Subject(), Data: body, Header: nats.Header{"Content-Type": {event.ContentType}, nats.MsgIdHdr: {e.ID}},
+		Subject: e.Subject(), Data: body, Header: nats.Header{"Content-Type": {eventkind.ContentType}, nats.MsgIdHdr: {e.ID}},
 	})
 }
 

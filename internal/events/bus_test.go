@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/internal/eventkind"
 	"github.com/relaymq/relay/internal/natstest"
 )
 
@@ -45,7 +46,7 @@ func TestBus_tellsOfEveryEventOnce(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		steps := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) step {
 			return step{
-				kind: rapid.SampledFrom([]event.Kind{event.KeyWaiting, event.DeadLetter, event.Audit}).Draw(rt, "kind"), why: rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "why"),
+				kind: rapid.SampledFrom([]event.Kind{eventkind.KeyWaiting, eventkind.DeadLetter, eventkind.Audit}).Draw(rt, "kind"), why: rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "why"),
 				route: rapid.SampledFrom([]string{"billing", "slack"}).Draw(rt, "route"), rest: time.Duration(rapid.IntRange(0, 90).Draw(rt, "rest")) * time.Second,
 			}
 		}), 1, 60).Draw(rt, "steps")
@@ -86,7 +87,7 @@ func run(t *testing.T, rt *rapid.T, steps []step) {
 			rt.Errorf("%+v", e)
 		}
 		at := s.at[i]
-		if before, ok := last[g]; ok && e.Kind != event.Audit && at.Sub(before) < window-time.Second && at.Before(ended) {
+		if before, ok := last[g]; ok && e.Kind != eventkind.Audit && at.Sub(before) < window-time.Second && at.Before(ended) {
 			rt.Errorf("two of %v within %v", g, at.Sub(before))
 		}
 		last[g] = at
@@ -109,7 +110,7 @@ func TestBus_aStormIsOneEventAMinute(t *testing.T) {
 		s := sink{err: errors.New("the connection is away")}
 		b := NewBus("relay", "here", func(string) string { return "" }, s.publish)
 		for range 3 * queued {
-			b.Report(event.DeadLetter, event.Data{Route: "billing"}) // nobody takes them yet
+			b.Report(eventkind.DeadLetter, event.Data{Route: "billing"}) // nobody takes them yet
 		}
 		if n := b.dropped.Load(); n != 2*queued {
 			t.Errorf("%d dropped, want %d", n, 2*queued)

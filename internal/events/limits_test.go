@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/internal/eventkind"
 	"github.com/relaymq/relay/internal/natstest"
 )
 
@@ -44,7 +45,7 @@ func TestBus_publishesAtItsEndWhatIsQueued(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		for i := range 30 {
-			b.Report(event.DeadLetter, event.Data{Route: fmt.Sprint(i % 10)})
+			b.Report(eventkind.DeadLetter, event.Data{Route: fmt.Sprint(i % 10)})
 		}
 		b.Run(ctx)
 		sum := map[string]int{}
@@ -66,7 +67,7 @@ func TestBus_moreGroupsThanItKeeps(t *testing.T) {
 		go b.Run(ctx)
 		report := func(from, n int) {
 			for i := range n {
-				b.Report(event.DeadLetter, event.Data{Route: "billing", Why: fmt.Sprint(from + i)})
+				b.Report(eventkind.DeadLetter, event.Data{Route: "billing", Why: fmt.Sprint(from + i)})
 				synctest.Wait()
 			}
 		}
@@ -140,7 +141,7 @@ func TestPublish(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := event.Event{ID: "once", Kind: event.Audit, Service: "relay", Instance: "a", Time: time.Now(), Data: event.Data{Route: "billing", Text: strings.Repeat("x", 5000)}}
+	e := event.Event{ID: "once", Kind: eventkind.Audit, Service: "relay", Instance: "a", Time: time.Now(), Data: event.Data{Route: "billing", Text: strings.Repeat("x", 5000)}}
 	other := e
 	other.ID = ""
 	for _, e := range []event.Event{e, e, other} {
@@ -158,7 +159,7 @@ func TestPublish(t *testing.T) {
 		if err := json.Unmarshal(m.Data, &back); err != nil {
 			t.Fatal(err)
 		}
-		if m.Header.Get("Content-Type") != event.ContentType || m.Header.Get(nats.MsgIdHdr) != back.ID || len(back.Text) > maxText+len("…") {
+		if m.Header.Get("Content-Type") != eventkind.ContentType || m.Header.Get(nats.MsgIdHdr) != back.ID || len(back.Text) > maxText+len("…") {
 			t.Errorf("%v, %d bytes of text", m.Header, len(back.Text))
 		}
 		ids = append(ids, back.ID)

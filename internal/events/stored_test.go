@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/internal/eventkind"
 )
 
 // What a bus reports is stored, and the newest of some subjects are read back, oldest first.
@@ -52,13 +53,13 @@ func TestStored(t *testing.T) {
 		if i == 20 {
 			half = has(20).Add(time.Nanosecond)
 		}
-		e := event.Event{Kind: []event.Kind{event.DeadLetter, event.KeyWaiting}[i%2], Service: "relay", Instance: "a", Time: time.Now(), Data: event.Data{Route: "billing", Text: fmt.Sprint(i)}}
+		e := event.Event{Kind: []event.Kind{eventkind.DeadLetter, eventkind.KeyWaiting}[i%2], Service: "relay", Instance: "a", Time: time.Now(), Data: event.Data{Route: "billing", Text: fmt.Sprint(i)}}
 		if err := Publish(nc, e); err != nil {
 			t.Fatal(err)
 		}
 	}
 	has(40)
-	dead := event.Event{Kind: event.DeadLetter, Service: "relay", Data: event.Data{Route: "billing"}}.Subject()
+	dead := event.Event{Kind: eventkind.DeadLetter, Service: "relay", Data: event.Data{Route: "billing"}}.Subject()
 	for name, c := range map[string]struct {
 		got  []string
 		want string
@@ -78,9 +79,9 @@ func TestStored(t *testing.T) {
 func TestBus_Collect(t *testing.T) {
 	s := &sink{}
 	b := NewBus("relay", "a", func(why string) string { return why }, s.publish)
-	b.send(event.Event{Kind: event.Audit})
+	b.send(event.Event{Kind: eventkind.Audit})
 	s.err = errors.New("the connection is away")
-	b.send(event.Event{Kind: event.Audit})
+	b.send(event.Event{Kind: eventkind.Audit})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collector{b})
 	families, err := registry.Gather()

@@ -59,7 +59,7 @@ func TestGroup_regressionAKeyQueuedWhileAWorkerWaitsForTheLockStarts(t *testing.
 func TestAlarm_regressionAKeyThatFailsDuringAPauseIsForgottenOnce(t *testing.T) {
 	for what, cfg := range map[string]supervisor.Config{
 		"trips":        {TripAfter: new(1)},
-		"names a time": {RetryAfter: supervisor.ScopeKey},
+		"names a time": {RetryAfter: scopeKey},
 		"panics":       {},
 	} {
 		t.Run(what, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 func TestEndWaits_endsEveryWaitAtOnce(t *testing.T) {
 	for what, opts := range map[string]Options{
 		"Retry-After of the route": {Config: supervisor.Config{RetryAfter: supervisor.ScopeRoute}},
-		"Retry-After of the key":   {Config: supervisor.Config{RetryAfter: supervisor.ScopeKey}},
+		"Retry-After of the key":   {Config: supervisor.Config{RetryAfter: scopeKey}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -27,7 +27,7 @@ func giveUp(t *testing.T, on supervisor.GiveUp) *bench {
 
 func TestGiveUp_suspend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := giveUp(t, supervisor.GiveUpSuspend)
+		b := giveUp(t, giveUpSuspend)
 		b.wantLast(9, GiveBack)
 		b.g.ResumeKey("k")
 		b.send(succeed, "k", 11)

@@ -82,7 +82,7 @@ func (t *turn) admit(k *key, m *Message) {
 
 // stashes tells whether a message of k that has to wait is stashed: as forward says, or because it may soon be asked.
 func (s *route) stashes(t *turn, k *key, m *Message) bool {
-	return t.cfg.Forward == supervisor.ForwardStash || t.cfg.Forward == supervisor.ForwardGiveBack && k.flows() && !m.judged() && !s.inquiry.oneByOne(t)
+	return t.cfg.Forward == forwardStash || t.cfg.Forward == supervisor.ForwardGiveBack && k.flows() && !m.judged() && !s.inquiry.oneByOne(t)
 }
 
 // waits tells whether a message of k that arrives now has to wait for its key or its route. An operator's pause is no

@@ -147,7 +147,7 @@ func (r *run) answered(t *turn, v Verdict) {
 		return
 	}
 	k.endRow()
-	if t.cfg.Reset == supervisor.ResetSuccess {
+	if t.cfg.Reset == resetSuccess {
 		k.restarts = 0
 	}
 	k.worked = v.Kind != Dead
@@ -184,7 +184,7 @@ func (r *run) failed(t *turn, v Verdict) {
 	if v.Pause && v.Delay > 0 {
 		pause = t.opts.named(v.Delay)
 	}
-	if pause > 0 && t.cfg.RetryAfter == supervisor.ScopeKey {
+	if pause > 0 && t.cfg.RetryAfter == scopeKey {
 		k.tripped = true // the handler itself says that it is not the message
 		k.waitNamed(t, pause, fmt.Sprintf("Retry-After: %v", v.Err))
 	} else if r.round == 0 || !k.flows() { // what the whole route waits for is no trouble of the key's
@@ -230,7 +230,7 @@ func (r *run) fail(t *turn, f failure) {
 	}
 	m.unsaved, m.LastErr = true, f.err
 	// A probe that named a time of its own would be asked again before it.
-	stays := f.held && t.cfg.Forward == supervisor.ForwardStash && (f.delay == 0 || f.paused)
+	stays := f.held && t.cfg.Forward == forwardStash && (f.delay == 0 || f.paused)
 	switch {
 	case m.spent(t.opts):
 		t.fallback.dies(t, k, m, Outcome{Action: DeadLetter, Reason: ReasonExhausted, Err: f.err, Stack: f.stack})
@@ -266,7 +266,7 @@ func (r *run) fail(t *turn, f failure) {
 
 // comeBack takes in a message whose run was cancelled: no attempt is spent.
 func (t *turn) comeBack(k *key, m *Message) {
-	if k.is(Waiting) && t.cfg.Forward != supervisor.ForwardStash {
+	if k.is(Waiting) && t.cfg.Forward != forwardStash {
 		t.giveBack(m, k.state.until(), "its child was stopped", k.lastErr)
 		return
 	}

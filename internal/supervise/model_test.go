@@ -104,15 +104,15 @@ func drawConfig(t *rapid.T) supervisor.Config {
 		TripAfter:          new(rapid.SampledFrom([]int{0, 1, 2, 5}).Draw(t, "trip_after")),
 		RouteTrip:          supervisor.RouteTrip{Of: new(rapid.SampledFrom([]int{0, 3, 5}).Draw(t, "route_trip.of"))},
 		DeadTrip:           supervisor.DeadTrip{Of: new(rapid.SampledFrom([]int{0, 4, 50}).Draw(t, "dead_trip"))},
-		RetryAfter:         rapid.SampledFrom([]supervisor.Scope{supervisor.ScopeKey, supervisor.ScopeRoute}).Draw(t, "retry_after"),
-		Trigger:            rapid.SampledFrom([]supervisor.Trigger{supervisor.TriggerAny, supervisor.TriggerAny, supervisor.TriggerFailure, supervisor.TriggerStop}).Draw(t, "trigger"),
-		Reset:              rapid.SampledFrom([]supervisor.Reset{supervisor.ResetSuccess, supervisor.ResetMinStable, supervisor.ResetNever, "3s"}).Draw(t, "reset"),
-		Forward:            rapid.SampledFrom([]supervisor.Forward{supervisor.ForwardStash, supervisor.ForwardStash, supervisor.ForwardGiveBack, supervisor.ForwardDrop}).Draw(t, "forward"),
+		RetryAfter:         rapid.SampledFrom([]supervisor.Scope{scopeKey, supervisor.ScopeRoute}).Draw(t, "retry_after"),
+		Trigger:            rapid.SampledFrom([]supervisor.Trigger{triggerAny, triggerAny, supervisor.TriggerFailure, supervisor.TriggerStop}).Draw(t, "trigger"),
+		Reset:              rapid.SampledFrom([]supervisor.Reset{resetSuccess, supervisor.ResetMinStable, supervisor.ResetNever, "3s"}).Draw(t, "reset"),
+		Forward:            rapid.SampledFrom([]supervisor.Forward{forwardStash, forwardStash, supervisor.ForwardGiveBack, supervisor.ForwardDrop}).Draw(t, "forward"),
 		DrainGrace:         new(duration(t, "drain_grace", 0, 50*time.Millisecond, 2*time.Second)),
 		ForwardDuringGrace: new(rapid.Bool().Draw(t, "forward_during_grace")),
 		MaxRestarts:        rapid.SampledFrom([]int{0, 0, 1, 3}).Draw(t, "max_restarts"),
 		Window:             duration(t, "window", time.Second, time.Minute),
-		OnGiveUp:           rapid.SampledFrom([]supervisor.GiveUp{supervisor.GiveUpSuspend, supervisor.GiveUpDeadLetter, supervisor.GiveUpExit}).Draw(t, "on_give_up"),
+		OnGiveUp:           rapid.SampledFrom([]supervisor.GiveUp{giveUpSuspend, supervisor.GiveUpDeadLetter, supervisor.GiveUpExit}).Draw(t, "on_give_up"),
 		MaxStuck:           rapid.SampledFrom([]int{1, 100, 100}).Draw(t, "max_stuck"),
 		MaxChildren:        rapid.IntRange(1, 4).Draw(t, "max_children"),
 		ChildIdle:          duration(t, "child_idle", time.Second, 10*time.Second),
@@ -132,7 +132,7 @@ func drawOptions(t *rapid.T) Options {
 }
 
 func calmConfig(cfg supervisor.Config) supervisor.Config {
-	cfg.TripAfter, cfg.RouteTrip.Of, cfg.MaxRestarts, cfg.Trigger, cfg.Forward = new(0), new(0), 0, supervisor.TriggerAny, supervisor.ForwardStash
+	cfg.TripAfter, cfg.RouteTrip.Of, cfg.MaxRestarts, cfg.Trigger, cfg.Forward = new(0), new(0), 0, triggerAny, forwardStash
 	cfg.MaxStuck = 100
 	return cfg
 }
@@ -163,7 +163,7 @@ func drawModel(t *rapid.T) modelCase {
 	}), 1, 12).Draw(t, "acts")
 	if rapid.Bool().Draw(t, "fallback") {
 		c.opts.Fallback = &Fallback{
-			Waiting: cfg.Forward == supervisor.ForwardStash && rapid.Bool().Draw(t, "waiting"), Exhausted: rapid.Bool().Draw(t, "exhausted"),
+			Waiting: cfg.Forward == forwardStash && rapid.Bool().Draw(t, "waiting"), Exhausted: rapid.Bool().Draw(t, "exhausted"),
 			Concurrency: rapid.IntRange(1, 4).Draw(t, "fallback concurrency"), Timeout: modelTimeout,
 		}
 		c.fallback = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) act {
@@ -195,7 +195,7 @@ func (c *modelCase) drawChange(t *rapid.T) Options {
 	}
 	if f := c.opts.Fallback; f != nil {
 		o.Fallback = &Fallback{
-			Waiting: o.Config.Forward == supervisor.ForwardStash && rapid.Bool().Draw(t, "waiting"), Exhausted: f.Exhausted,
+			Waiting: o.Config.Forward == forwardStash && rapid.Bool().Draw(t, "waiting"), Exhausted: f.Exhausted,
 			Concurrency: f.Concurrency + rapid.IntRange(0, 2).Draw(t, "more"), Timeout: modelTimeout,
 		}
 	}

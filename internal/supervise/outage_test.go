@@ -98,7 +98,7 @@ func TestOutage_regressionItEndsForAllMessages_large(t *testing.T) {
 		paused := r.IntN(4) == 0
 		keys, per := pick(100, 200, 500), pick(1, 2, 3)
 		most := pick(2, 600)
-		forward := []supervisor.Forward{supervisor.ForwardStash, supervisor.ForwardGiveBack}[r.IntN(2)]
+		forward := []supervisor.Forward{forwardStash, supervisor.ForwardGiveBack}[r.IntN(2)]
 		opts := Options{
 			Concurrency: pick(1, 2, 8, 32, 64), StashMessages: pick(10, 50, 300, 1000), Ordered: r.IntN(3) > 0, Timeout: time.Second,
 			Retry:  supervisor.Backoff{Min: 200 * time.Millisecond, Max: time.Duration(most) * time.Second},

@@ -21,8 +21,8 @@ func TestReset_ofTheRestartCount(t *testing.T) {
 		success      bool
 		first, again time.Duration
 	}{
-		{supervisor.ResetSuccess, 30 * time.Second, false, time.Second, 2 * time.Second},
-		{supervisor.ResetSuccess, 0, true, time.Second, time.Second},
+		{resetSuccess, 30 * time.Second, false, time.Second, 2 * time.Second},
+		{resetSuccess, 0, true, time.Second, time.Second},
 		{supervisor.ResetNever, 30 * time.Second, true, time.Second, 2 * time.Second},
 		{supervisor.ResetMinStable, 0, true, time.Second, 2 * time.Second},
 		{supervisor.ResetMinStable, 2 * time.Second, false, time.Second, time.Second},

@@ -15,11 +15,11 @@ func TestRetryAfter_pausesTheRouteOrTheKeyClamped(t *testing.T) {
 		named, want time.Duration
 	}{
 		{supervisor.ScopeRoute, 30 * time.Second, 30 * time.Second},
-		{supervisor.ScopeKey, 30 * time.Second, 30 * time.Second},
+		{scopeKey, 30 * time.Second, 30 * time.Second},
 		{supervisor.ScopeRoute, time.Millisecond, time.Second},
-		{supervisor.ScopeKey, time.Millisecond, time.Second},
+		{scopeKey, time.Millisecond, time.Second},
 		{supervisor.ScopeRoute, 48 * time.Hour, time.Hour},
-		{supervisor.ScopeKey, 48 * time.Hour, time.Hour},
+		{scopeKey, 48 * time.Hour, time.Hour},
 	} {
 		t.Run(fmt.Sprint(tt.scope, tt.named), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -31,7 +31,7 @@ func TestRetryAfter_pausesTheRouteOrTheKeyClamped(t *testing.T) {
 				time.Sleep(tt.want - 1)
 				b.wantStarts(1, 0)
 				b.wantStarts(2)
-				if free := len(b.startsOf(3)) > 0; free != (tt.scope == supervisor.ScopeKey) {
+				if free := len(b.startsOf(3)) > 0; free != (tt.scope == scopeKey) {
 					t.Errorf("the other key's message started: %v", free)
 				}
 				time.Sleep(time.Minute)
@@ -45,7 +45,7 @@ func TestRetryAfter_pausesTheRouteOrTheKeyClamped(t *testing.T) {
 }
 
 func TestRetryAfter_forDaysSpendsOneAttempt(t *testing.T) {
-	for _, scope := range []supervisor.Scope{supervisor.ScopeRoute, supervisor.ScopeKey} {
+	for _, scope := range []supervisor.Scope{supervisor.ScopeRoute, scopeKey} {
 		t.Run(string(scope), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBench(t, Options{MaxAttempts: 5, Config: supervisor.Config{RetryAfter: scope}})

@@ -28,7 +28,7 @@ func TestStates_waitingAsForwardSays(t *testing.T) {
 			})
 		})
 	}
-	t.Run(string(supervisor.ForwardStash), func(t *testing.T) {
+	t.Run(string(forwardStash), func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := newBench(t, Options{Config: supervisor.Config{Restart: supervisor.Backoff{Min: 10 * time.Second}}})
 			b.send(panicking, "k", 1)

@@ -33,7 +33,7 @@ func (k *key) stopped(t *turn, how ending, err error, why string) {
 // stable tells whether a child that lived this long resets the restart count.
 func stable(c *supervisor.Config, lived time.Duration) bool {
 	switch c.Reset {
-	case supervisor.ResetSuccess, supervisor.ResetNever:
+	case resetSuccess, supervisor.ResetNever:
 		return false
 	case supervisor.ResetMinStable:
 		return lived >= c.Restart.Min

@@ -15,7 +15,7 @@ func TestTriggers_afterACleanStopAndAfterACrash(t *testing.T) {
 		trigger      supervisor.Trigger
 		clean, crash State
 	}{
-		{supervisor.TriggerAny, Waiting, Waiting},
+		{triggerAny, Waiting, Waiting},
 		{supervisor.TriggerFailure, Stopped, Waiting},
 		{supervisor.TriggerStop, Waiting, Suspended},
 	} {

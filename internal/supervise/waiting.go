@@ -2,8 +2,6 @@ package supervise
 
 import (
 	"time"
-
-	"github.com/relaymq/relay/supervisor"
 )
 
 // waiting: nothing of the key starts until its backoff is over. Its child has ended.
@@ -38,7 +36,7 @@ func (k *key) wait(t *turn, delay time.Duration, why string) {
 	k.flow = flowing{}
 	k.until = t.now.Add(delay)
 	k.move(&t.moment, &waiting{end: k.until}, why, delay)
-	if t.cfg.Forward == supervisor.ForwardStash {
+	if t.cfg.Forward == forwardStash {
 		k.stashWindow(t)
 		t.stash.bound(t)
 	} else {

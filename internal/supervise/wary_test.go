@@ -144,7 +144,7 @@ func TestWary_regressionTheNewestIsAskedWhereNothingIsStashed(t *testing.T) {
 // When a route begins to ask one message at a time, what it has at hand are old ones. They were asked before what was newer and aside, one in two seconds.
 func TestWary_regressionTheNewestIsAskedBeforeOlderOnesAtHand_large(t *testing.T) {
 	large(t)
-	for _, forward := range []supervisor.Forward{supervisor.ForwardGiveBack, supervisor.ForwardStash} {
+	for _, forward := range []supervisor.Forward{supervisor.ForwardGiveBack, forwardStash} {
 		synctest.Test(t, func(t *testing.T) {
 			b := newBench(t, Options{Concurrency: 8, MaxAttempts: 1000, Config: supervisor.Config{Forward: forward}})
 			s := stream{b: b}

@@ -12,6 +12,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/config"
 	"github.com/relaymq/relay/cmd/relay/internal/console"
 	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/internal/eventkind"
 )
 
 // What each family of commands has behind the console.
@@ -47,7 +48,7 @@ func newBehindConsole(cl *cli.Client, running func() *config.Config, log *slog.L
 
 func (b *behindConsole) Audit(by, route, text string) {
 	b.log.Info("an operator did something in the console", "by", by, "what", text)
-	b.cl.Tell(event.Audit, event.Data{Route: route, By: by, Text: text})
+	b.cl.Tell(eventkind.Audit, event.Data{Route: route, By: by, Text: text})
 }
 
 func (b *behindConsole) Settings() console.Settings {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/natstest"
 )
 
@@ -53,7 +54,7 @@ routes:
 	if l.Name != "rate of slowed" || l.Left == nil || *l.Left != 0 || l.Until == nil || time.Until(*l.Until) > time.Hour || !strings.Contains(l.Why, `RateLimit: "default";r=0;t=7200`) {
 		t.Errorf("the limit: %+v", l)
 	}
-	if rt.State != consumer.RouteLimited || rt.Until == nil || !strings.Contains(rt.Why, "nothing starts until ") || requests[0].Load() != 3 {
+	if rt.State != control.StateLimited || rt.Until == nil || !strings.Contains(rt.Why, "nothing starts until ") || requests[0].Load() != 3 {
 		t.Errorf("%d requests; the route: %+v", requests[0].Load(), rt)
 	}
 	if out := must(t, w.dir, "explain", "orders.slowed.1"); !strings.Contains(out, "RateLimit headers of an http endpoint lower it") {

@@ -19,7 +19,8 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/consumer"
-	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/internal/control"
+	"github.com/relaymq/relay/internal/eventkind"
 	"github.com/relaymq/relay/internal/natstest"
 )
 
@@ -331,7 +332,7 @@ func TestStatus_regressionPresentCauseOfAStoppedRoute(t *testing.T) {
 		natstest.Eventually(t, "the cause is "+want, func() bool {
 			var status []consumer.Status
 			err := json.Unmarshal([]byte(must(t, w.dir, "status", "--json")), &status)
-			return err == nil && len(status) == 1 && status[0].Routes[0].State == consumer.RouteStopped && strings.Contains(status[0].Routes[0].Why, want)
+			return err == nil && len(status) == 1 && status[0].Routes[0].State == control.StateStopped && strings.Contains(status[0].Routes[0].Why, want)
 		})
 	}
 	why("503")
@@ -378,7 +379,7 @@ func TestReload_regressionBrokenFileReachesTheInstances(t *testing.T) {
 				if err != nil {
 					t.Fatalf("no event: %v", err)
 				}
-				if strings.Contains(string(m.Data), string(event.ReloadFailed)) {
+				if strings.Contains(string(m.Data), string(eventkind.ReloadFailed)) {
 					if !strings.Contains(string(m.Data), "relay.yaml:") {
 						t.Errorf("%s", m.Data)
 					}

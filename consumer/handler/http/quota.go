@@ -43,6 +43,9 @@ func quotaOf(h nethttp.Header, now time.Time) quota {
 	return quota{}
 }
 
+// longestReset is as long as consumer.Msg.Slow counts.
+const longestReset = time.Hour
+
 // untilReset reads so many seconds, or a time since 1970 in seconds or milliseconds, which no count of seconds comes near. It returns
 // at most an hour; 0 for what is not understood or over.
 func untilReset(value string, now time.Time) time.Duration {
@@ -57,7 +60,7 @@ func untilReset(value string, now time.Time) time.Duration {
 	case seconds >= 1e9:
 		seconds -= at
 	}
-	return time.Duration(min(max(0, seconds), consumer.MaxSlow.Seconds()) * float64(time.Second))
+	return time.Duration(min(max(0, seconds), longestReset.Seconds()) * float64(time.Second))
 }
 
 // listed reads the RateLimit header: a list of policies, each with what is left of it, or the dictionary of version 7. It returns

@@ -31,7 +31,7 @@ func (u *Unit) tallyOf() tally.Of {
 	}}
 	for _, rt := range u.routes {
 		of.Routes = append(of.Routes, tally.Route{Name: rt.Spec.Name, Count: &rt.Count.Tally, Ended: rt.Count.Ends, Hand: func() int {
-			messages, _ := rt.Memory.Ledger.Held()
+			messages, _ := rt.Memory.InHand.Held()
 			return messages
 		}})
 	}

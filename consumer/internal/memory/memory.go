@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/inhand"
 	"github.com/relaymq/relay/internal/supervise"
 	"github.com/relaymq/relay/internal/transient"
 )
@@ -22,7 +23,7 @@ var ErrNoRoom = errors.New("the memory of the route is full")
 
 // Account is that of one route. Its methods are for all goroutines.
 type Account struct {
-	Ledger   *ack.Ledger // counts the deliveries that have it
+	InHand   *inhand.Count // counts the deliveries that have it
 	handling atomic.Int64
 	most     atomic.Pointer[supervise.Room]
 	turn     chan struct{} // held by whoever waits for room
@@ -30,7 +31,7 @@ type Account struct {
 
 // New makes an account with that bound. More is called when there is room again after Full said that there was none. It must not block.
 func New(most supervise.Room, more func()) *Account {
-	a := &Account{Ledger: ack.NewLedger(more), turn: make(chan struct{}, 1)}
+	a := &Account{InHand: inhand.NewCount(more), turn: make(chan struct{}, 1)}
 	a.SetMost(most)
 	return a
 }
@@ -46,7 +47,7 @@ func (a *Account) Handling(bytes int) { a.handling.Add(int64(bytes)) }
 
 // Holds is what is held now, but for the bytes of what is in handlers.
 func (a *Account) Holds() supervise.Room {
-	messages, bytes := a.Ledger.Held()
+	messages, bytes := a.InHand.Held()
 	return supervise.Room{Messages: messages, Bytes: max(0, bytes-int(a.handling.Load()))}
 }
 
@@ -69,7 +70,7 @@ func (a *Account) Full() bool {
 		return false
 	}
 	most := a.most.Load()
-	a.Ledger.Await(most.Messages/8*7, most.Bytes/8*7)
+	a.InHand.Await(most.Messages/8*7, most.Bytes/8*7)
 	return over() // else nobody may be left who would call more
 }
 

@@ -29,7 +29,7 @@ type fataler interface {
 func arrive(t fataler, s *ack.Session, a *Account, number, size int) (*ack.Delivery, int) {
 	t.Helper()
 	before := a.Holds()
-	d, err := s.ReceiveInto(&ack.Delivery{Ledger: a.Ledger}, &nats.Msg{
+	d, err := s.ReceiveInto(&ack.Delivery{InHand: a.InHand}, &nats.Msg{
 		Subject: "s", Data: make([]byte, size), Reply: fmt.Sprintf("$JS.ACK.S.d.1.%d.%d.%d.0", number, number, time.Now().UnixNano()),
 	})
 	if err != nil || d == nil {

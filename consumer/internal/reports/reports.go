@@ -9,6 +9,7 @@ import (
 	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/dlq"
+	"github.com/relaymq/relay/internal/eventkind"
 	"github.com/relaymq/relay/internal/events"
 	"github.com/relaymq/relay/internal/supervise"
 )
@@ -50,22 +51,22 @@ func (r Reports) Moved(route string, e supervise.Event) {
 	switch {
 	case e.From == supervise.Flowing && e.To == supervise.Waiting:
 		d.Text = name + " waits: " + e.Why
-		r.Report(kind(event.KeyWaiting, event.RouteWaiting), d)
+		r.Report(kind(eventkind.KeyWaiting, eventkind.RouteWaiting), d)
 	case e.To == supervise.Flowing:
 		d.Text = name + " flows again: " + e.Why
-		r.Report(kind(event.KeyFlowing, event.RouteFlowing), d)
+		r.Report(kind(eventkind.KeyFlowing, eventkind.RouteFlowing), d)
 	case e.To == supervise.Suspended && e.Route:
 		d.Text = fmt.Sprintf("%s is suspended: %s; its messages wait until one succeeds; to resume it now: relay resume %s", name, e.Why, route)
-		r.Report(event.RouteSuspended, d)
+		r.Report(eventkind.RouteSuspended, d)
 	case e.To == supervise.Suspended:
 		d.Text = fmt.Sprintf("%s is suspended: %s; once the cause is fixed: relay resume %s", name, e.Why, route)
-		r.Report(event.KeySuspended, d)
+		r.Report(eventkind.KeySuspended, d)
 	}
 }
 
 // Stopped says that a route stopped.
 func (r Reports) Stopped(route string, err error) {
-	r.Report(event.RouteStopped, event.Data{
+	r.Report(eventkind.RouteStopped, event.Data{
 		Route: route, Why: err.Error(), Text: "route " + route + " stopped; its messages wait, and the route retries by itself: " + err.Error(),
 	})
 }
@@ -76,7 +77,7 @@ func (r Reports) Dead(route string, e dlq.Entry) {
 	if why == "" {
 		why = string(e.Reason)
 	}
-	r.Report(event.DeadLetter, event.Data{
+	r.Report(eventkind.DeadLetter, event.Data{
 		Route: route, Subject: e.Subject, Message: e.ID(), Reason: string(e.Reason), Why: why,
 		Text: fmt.Sprintf("dead-lettered by route %s (%s): %s", route, e.Reason, why),
 	})
@@ -86,26 +87,26 @@ func (r Reports) Dead(route string, e dlq.Entry) {
 func (r Reports) Fallback(route string, err error) {
 	name := "the fallback of route " + route
 	if err == nil {
-		r.Report(event.FallbackWorking, event.Data{Route: route, Text: name + " works again"})
+		r.Report(eventkind.FallbackWorking, event.Data{Route: route, Text: name + " works again"})
 		return
 	}
-	r.Report(event.FallbackFailing, event.Data{
+	r.Report(eventkind.FallbackFailing, event.Data{
 		Route: route, Why: err.Error(), Text: fmt.Sprintf("%s fails; its messages wait as if there were no fallback: %v", name, err),
 	})
 }
 
 // Holder says that an instance has a route now, or the part of it that is called so.
 func (r Reports) Holder(route, called, instance string, fence uint64) {
-	r.Report(event.RouteHolder, event.Data{Route: route, Text: fmt.Sprintf("instance %s has route %s now (fence %d)", instance, called, fence)})
+	r.Report(eventkind.RouteHolder, event.Data{Route: route, Text: fmt.Sprintf("instance %s has route %s now (fence %d)", instance, called, fence)})
 }
 
 // Trouble says of a trouble of a route, or of none, that it began; err nil: that it is over.
 func (r Reports) Trouble(route, what string, err error) {
 	if err == nil {
-		r.Report(event.StreamMended, event.Data{Route: route, Why: what, Text: "working again: " + what})
+		r.Report(eventkind.StreamMended, event.Data{Route: route, Why: what, Text: "working again: " + what})
 		return
 	}
-	r.Report(event.StreamTrouble, event.Data{Route: route, Why: what + ": " + err.Error(), Text: "not working, retrying: " + what + ": " + err.Error()})
+	r.Report(eventkind.StreamTrouble, event.Data{Route: route, Why: what + ": " + err.Error(), Text: "not working, retrying: " + what + ": " + err.Error()})
 }
 
 // Filling says that the dead letters come near to their bound, and what is done there.
@@ -114,7 +115,7 @@ func (r Reports) Filling(u dlq.Usage, onFull string) {
 	if onFull == dlq.OnFullDropOldest {
 		next = "the oldest will be dropped"
 	}
-	r.Report(event.DLQFilling, event.Data{
+	r.Report(eventkind.DLQFilling, event.Data{
 		Text: fmt.Sprintf("the dead letters use %d %% of %s (%d of them); at 100 %% %s", int(100*u.Full()), u.Nearest(), u.Entries, next),
 	})
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/dlq"
+	"github.com/relaymq/relay/internal/eventkind"
 	"github.com/relaymq/relay/internal/events"
 	"github.com/relaymq/relay/internal/supervise"
 )
@@ -40,13 +41,13 @@ func TestReports_say(t *testing.T) {
 		text   string
 		why    string
 	}{
-		{func(r Reports) { r.Stopped("billing", down) }, event.RouteStopped, "route billing stopped; its messages wait, and the route retries by itself: down", "down"},
-		{func(r Reports) { r.Dead("billing", letter) }, event.DeadLetter, "dead-lettered by route billing (panic): panic", "panic"},
-		{func(r Reports) { r.Fallback("billing", nil) }, event.FallbackWorking, "the fallback of route billing works again", ""},
-		{func(r Reports) { r.Fallback("billing", down) }, event.FallbackFailing, "the fallback of route billing fails; its messages wait as if there were no fallback: down", "down"},
-		{func(r Reports) { r.Holder("billing", "billing/3", "a", 7) }, event.RouteHolder, "instance a has route billing/3 now (fence 7)", ""},
-		{func(r Reports) { r.Trouble("billing", "bucket", down) }, event.StreamTrouble, "not working, retrying: bucket: down", "bucket: down"},
-		{func(r Reports) { r.Trouble("billing", "bucket", nil) }, event.StreamMended, "working again: bucket", "bucket"},
+		{func(r Reports) { r.Stopped("billing", down) }, eventkind.RouteStopped, "route billing stopped; its messages wait, and the route retries by itself: down", "down"},
+		{func(r Reports) { r.Dead("billing", letter) }, eventkind.DeadLetter, "dead-lettered by route billing (panic): panic", "panic"},
+		{func(r Reports) { r.Fallback("billing", nil) }, eventkind.FallbackWorking, "the fallback of route billing works again", ""},
+		{func(r Reports) { r.Fallback("billing", down) }, eventkind.FallbackFailing, "the fallback of route billing fails; its messages wait as if there were no fallback: down", "down"},
+		{func(r Reports) { r.Holder("billing", "billing/3", "a", 7) }, eventkind.RouteHolder, "instance a has route billing/3 now (fence 7)", ""},
+		{func(r Reports) { r.Trouble("billing", "bucket", down) }, eventkind.StreamTrouble, "not working, retrying: bucket: down", "bucket: down"},
+		{func(r Reports) { r.Trouble("billing", "bucket", nil) }, eventkind.StreamMended, "working again: bucket", "bucket"},
 	} {
 		list := told(t, c.report)
 		if len(list) != 1 || list[0].Kind != c.kind || list[0].Text != c.text || list[0].Why != c.why || list[0].Data.Route != "billing" {
@@ -59,7 +60,7 @@ func TestReports_Filling(t *testing.T) {
 	t.Parallel()
 	for onFull, next := range map[string]string{dlq.OnFullBlock: "new ones will be refused", dlq.OnFullDropOldest: "the oldest will be dropped"} {
 		list := told(t, func(r Reports) { r.Filling(dlq.Usage{Entries: 9, MaxMsgs: 10}, onFull) })
-		if len(list) != 1 || list[0].Kind != event.DLQFilling || !strings.Contains(list[0].Text, "90 %") || !strings.Contains(list[0].Text, next) {
+		if len(list) != 1 || list[0].Kind != eventkind.DLQFilling || !strings.Contains(list[0].Text, "90 %") || !strings.Contains(list[0].Text, next) {
 			t.Errorf("%s: %+v", onFull, list)
 		}
 	}
@@ -73,11 +74,11 @@ func TestReports_Moved(t *testing.T) {
 		key, route   event.Kind // empty: nothing is told
 		until, names bool
 	}{
-		{supervise.Flowing, supervise.Waiting, event.KeyWaiting, event.RouteWaiting, true, false},
+		{supervise.Flowing, supervise.Waiting, eventkind.KeyWaiting, eventkind.RouteWaiting, true, false},
 		{supervise.Probing, supervise.Waiting, "", "", false, false},
 		{supervise.Waiting, supervise.Probing, "", "", false, false},
-		{supervise.Probing, supervise.Flowing, event.KeyFlowing, event.RouteFlowing, false, false},
-		{supervise.Probing, supervise.Suspended, event.KeySuspended, event.RouteSuspended, false, true},
+		{supervise.Probing, supervise.Flowing, eventkind.KeyFlowing, eventkind.RouteFlowing, false, false},
+		{supervise.Probing, supervise.Suspended, eventkind.KeySuspended, eventkind.RouteSuspended, false, true},
 	} {
 		for _, route := range []bool{false, true} {
 			kind, name := c.key, `key "eu" of route billing `

@@ -17,7 +17,7 @@ import (
 func (l *loop) admit(raw *nats.Msg, now time.Time, b *batch) {
 	m := l.spares.take(l.Source, raw)
 	if m.on(l.routeFor(raw.Subject)); m.Route != nil {
-		m.delivery.Ledger = m.Route.Memory.Ledger
+		m.delivery.InHand = m.Route.Memory.InHand
 	}
 	d, err := l.Session.ReceiveInto(&m.delivery, raw)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/consumer/internal/takeover"
+	"github.com/relaymq/relay/internal/inhand"
 	"github.com/relaymq/relay/internal/provision"
 )
 
@@ -24,8 +24,8 @@ func (b *binding) unpin(ctx context.Context, stream jetstream.Stream) error {
 func takeoverConfig(s *Source) takeover.Config {
 	return takeover.Config{
 		Conn: s.in.Conn, Log: s.log, Stream: s.stream, Durable: s.durable, AckWait: func() time.Duration { return s.routes[0].AckWait },
-		Holds: s.MayStart, Records: func() takeover.Records { return s.Records }, InHand: func() ack.InHand { return s.Session.InHand() },
-		Delivered: func() ack.InHand { return inHand(s) }, Ask: func(ctx context.Context) (*jetstream.ConsumerInfo, error) {
+		Holds: s.MayStart, Records: func() takeover.Records { return s.Records }, InHand: func() inhand.Snapshot { return s.Session.InHand() },
+		Delivered: func() inhand.Snapshot { return inHand(s) }, Ask: func(ctx context.Context) (*jetstream.ConsumerInfo, error) {
 			said, err := s.asker.Ask(ctx)
 			return said.Info, err
 		},
@@ -33,7 +33,7 @@ func takeoverConfig(s *Source) takeover.Config {
 }
 
 // inHand is what was delivered to this instance and is not settled, also what its pull loop has not looked at: it looks soon.
-func inHand(s *Source) ack.InHand {
+func inHand(s *Source) inhand.Snapshot {
 	for range 50 {
 		if s.Pulls.Waiting() == 0 {
 			break

@@ -12,8 +12,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/internal/control"
+	"github.com/relaymq/relay/internal/inhand"
 	"github.com/relaymq/relay/internal/pool"
 	"github.com/relaymq/relay/internal/transient"
 )
@@ -116,7 +116,7 @@ func (t *Takeover) giveBackOfDead(ctx context.Context, others func(context.Conte
 	}
 	known := make(map[uint64]struct{})
 	for _, a := range answers {
-		var h ack.InHand
+		var h inhand.Snapshot
 		if err := h.UnmarshalBinary(a); err != nil {
 			return 0, err
 		}

@@ -16,8 +16,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/ack"
 	"github.com/relaymq/relay/internal/control"
+	"github.com/relaymq/relay/internal/inhand"
 	"github.com/relaymq/relay/internal/retry"
 )
 
@@ -32,7 +32,7 @@ func (f fellow) ask(_ context.Context, question []byte) ([][]byte, error) {
 		if q.Stream != "JOBS" || q.Durable != "billing" || q.Created.IsZero() || q.Reads {
 			f.t.Errorf("it is asked of %+v", q)
 		}
-		return New(Config{Delivered: func() ack.InHand { return ack.InHand{Unsettled: f.hand} }})
+		return New(Config{Delivered: func() inhand.Snapshot { return inhand.Snapshot{Unsettled: f.hand} }})
 	})
 	return [][]byte{answer}, nil
 }
@@ -54,7 +54,7 @@ func TestGiveBackOfDead(t *testing.T) {
 			list := []*[]uint64{&others, &own, &dead}[random.IntN(3)]
 			*list = append(*list, seq)
 		}
-		h.mine.Store(&ack.InHand{Unsettled: own})
+		h.mine.Store(&inhand.Snapshot{Unsettled: own})
 		n, err := h.giveBackOfDead(t.Context(), fellow{t, others}.ask, no)
 		if n != 0 || err != nil {
 			t.Errorf("seed %d: although it may not: %d, %v", seed, n, err)
@@ -146,7 +146,7 @@ func TestFellows_GiveBackOfDead(t *testing.T) {
 // What others are told is what was asked.
 func TestAnswer(t *testing.T) {
 	t.Parallel()
-	h := New(Config{Delivered: func() ack.InHand { return ack.InHand{Unsettled: []uint64{7}} }})
+	h := New(Config{Delivered: func() inhand.Snapshot { return inhand.Snapshot{Unsettled: []uint64{7}} }})
 	answer := func(question string, of *Takeover) string {
 		return string(Answer([]byte(question), func(Question) *Takeover { return of }))
 	}
@@ -160,7 +160,7 @@ func TestAnswer(t *testing.T) {
 		t.Errorf("it does not read it: %q", got)
 	}
 	for of, want := range map[*Takeover]int{nil: 0, h: 1} {
-		var in ack.InHand
+		var in inhand.Snapshot
 		if err := in.UnmarshalBinary([]byte(answer("{}", of))); err != nil || len(in.Unsettled) != want {
 			t.Errorf("%+v, %v, want %d", in, err, want)
 		}

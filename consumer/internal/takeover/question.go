@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/inhand"
 )
 
 // Question asks another instance what it has in hand of a durable, or whether it reads it at all.
@@ -18,14 +18,14 @@ type Question struct {
 // ReadsIt is the answer of an instance that reads the durable.
 const ReadsIt = "reads"
 
-// Answer says what this instance has in hand, an [ack.InHand] in binary, or whether it reads the durable. Of returns the one that the question is about, or
+// Answer says what this instance has in hand, an [inhand.Snapshot] in binary, or whether it reads the durable. Of returns the one that the question is about, or
 // nil when this instance does not read it.
 func Answer(question []byte, of func(Question) *Takeover) []byte {
 	var q Question
 	if json.Unmarshal(question, &q) != nil {
 		return nil
 	}
-	var h ack.InHand
+	var h inhand.Snapshot
 	if t := of(q); t != nil {
 		if q.Reads {
 			return []byte(ReadsIt)

@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/inhand"
 	"github.com/relaymq/relay/internal/provision"
 	"github.com/relaymq/relay/internal/trouble"
 )
@@ -33,8 +33,8 @@ const (
 // Records are where a holder notes what it has in hand.
 type Records interface {
 	// InHand is what was noted last; [jetstream.ErrKeyNotFound]: nothing.
-	InHand(context.Context) (ack.InHand, error)
-	NoteInHand(context.Context, ack.InHand) error
+	InHand(context.Context) (inhand.Snapshot, error)
+	NoteInHand(context.Context, inhand.Snapshot) error
 	// Later are the messages that wait at the server for their delay, by sequence.
 	Later(context.Context) (map[uint64]struct{}, error)
 }
@@ -50,9 +50,9 @@ type Config struct {
 	Holds func() bool
 	// Records and InHand are asked for when the durable is open. InHand is what this instance has.
 	Records func() Records
-	InHand  func() ack.InHand
+	InHand  func() inhand.Snapshot
 	// Delivered is InHand and what has arrived and was not looked at yet. It may block for moments.
-	Delivered func() ack.InHand
+	Delivered func() inhand.Snapshot
 	// Ask asks the server for the durable as it is.
 	Ask func(context.Context) (*jetstream.ConsumerInfo, error)
 }
@@ -180,7 +180,7 @@ func (t *Takeover) NoteInHand(ctx context.Context) {
 	}
 	tick := time.NewTicker(noteEvery)
 	defer tick.Stop()
-	var noted ack.InHand
+	var noted inhand.Snapshot
 	var failed trouble.Throttle
 	for {
 		select {

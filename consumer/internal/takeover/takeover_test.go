@@ -14,7 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
 
-	"github.com/relaymq/relay/ack"
+	"github.com/relaymq/relay/internal/inhand"
 	"github.com/relaymq/relay/internal/natstest"
 	"github.com/relaymq/relay/internal/retry"
 )
@@ -32,7 +32,7 @@ type hand struct {
 	consumer jetstream.Consumer
 	records  *retry.Records
 	holds    atomic.Bool
-	mine     atomic.Pointer[ack.InHand]
+	mine     atomic.Pointer[inhand.Snapshot]
 	asked    func() *jetstream.ConsumerInfo
 }
 
@@ -41,7 +41,7 @@ func newHand(t *testing.T, messages int) *hand {
 	s := natstest.Start(t)
 	h := &hand{t: t, url: s.URL(), nc: s.Conn(t), js: s.JetStream(t)}
 	h.holds.Store(true)
-	h.mine.Store(new(ack.InHand))
+	h.mine.Store(new(inhand.Snapshot))
 	h.asked = h.info
 	var err error
 	h.stream, err = h.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "JOBS", Subjects: []string{"jobs.>"}, Storage: jetstream.MemoryStorage})
@@ -61,8 +61,8 @@ func newHand(t *testing.T, messages int) *hand {
 	h.records = bucket.Records("JOBS", "billing", h.consumer.CachedInfo().Created)
 	h.Takeover = New(Config{
 		Conn: h.nc, Log: slog.New(slog.DiscardHandler), Stream: "JOBS", Durable: "billing", AckWait: func() time.Duration { return time.Hour },
-		Holds: h.holds.Load, Records: func() Records { return h.records }, InHand: func() ack.InHand { return *h.mine.Load() },
-		Delivered: func() ack.InHand { return *h.mine.Load() }, Ask: func(context.Context) (*jetstream.ConsumerInfo, error) { return h.asked(), nil },
+		Holds: h.holds.Load, Records: func() Records { return h.records }, InHand: func() inhand.Snapshot { return *h.mine.Load() },
+		Delivered: func() inhand.Snapshot { return *h.mine.Load() }, Ask: func(context.Context) (*jetstream.ConsumerInfo, error) { return h.asked(), nil },
 	})
 	return h
 }
@@ -167,7 +167,7 @@ func TestTakeBack_farBehindWithANote(t *testing.T) {
 	t.Parallel()
 	h := newHand(t, Many+2000)
 	kept := h.take(Many+1000, 2)
-	h.mine.Store(&ack.InHand{To: Many + 1000, Unsettled: kept})
+	h.mine.Store(&inhand.Snapshot{To: Many + 1000, Unsettled: kept})
 	ctx, stop := context.WithCancel(t.Context())
 	var noting sync.WaitGroup
 	noting.Go(func() { h.NoteInHand(ctx) })
@@ -197,12 +197,12 @@ func (h *hand) until(outstanding int) {
 func TestNoteInHand_onlyWhenItHelps(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		inHand ack.InHand
+		inHand inhand.Snapshot
 		holds  bool
 	}{
-		"near":      {ack.InHand{To: 100, Unsettled: []uint64{1}}, true},
-		"nothing":   {ack.InHand{To: Many}, true},
-		"holds not": {ack.InHand{To: Many, Unsettled: []uint64{1}}, false},
+		"near":      {inhand.Snapshot{To: 100, Unsettled: []uint64{1}}, true},
+		"nothing":   {inhand.Snapshot{To: Many}, true},
+		"holds not": {inhand.Snapshot{To: Many, Unsettled: []uint64{1}}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -224,7 +224,7 @@ func TestGiveBackAgain(t *testing.T) {
 	t.Parallel()
 	h := newHand(t, 6)
 	h.take(6, 6)
-	h.mine.Store(&ack.InHand{To: 6, Unsettled: []uint64{2, 3}})
+	h.mine.Store(&inhand.Snapshot{To: 6, Unsettled: []uint64{2, 3}})
 	h.holds.Store(false)
 	h.GiveBackAgain(t.Context(), h.info(), 5)
 	h.wants("of an instance without the claim")

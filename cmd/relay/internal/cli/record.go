@@ -8,6 +8,7 @@ import (
 
 	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/dlq"
+	"github.com/relaymq/relay/internal/eventkind"
 )
 
 // Record keeps who does what its kind says, before the first message is touched, and with how many it was done.
@@ -29,7 +30,7 @@ func Record(ctx context.Context, cl *Client, record *dlq.Job, total int, do func
 		return fmt.Errorf("nothing was done, because the %s could not be recorded: %w", noun, err)
 	}
 	done, err := do()
-	cl.Tell(event.Audit, event.Data{By: record.By, Job: record.ID, Text: fmt.Sprintf("%d of %d %s", done, total, verb)})
+	cl.Tell(eventkind.Audit, event.Data{By: record.By, Job: record.ID, Text: fmt.Sprintf("%d of %d %s", done, total, verb)})
 	record.Handed, record.State = done, dlq.JobDone
 	if err != nil {
 		record.State, record.Why = dlq.JobStopped, err.Error()

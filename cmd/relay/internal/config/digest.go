@@ -10,14 +10,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/relaymq/relay/consumer"
+	"github.com/relaymq/relay/internal/control"
 )
 
 // Digests are those of the settings of each route, by its name, and of all other keys. What files hold that the configuration names is part of
 // them. Two configurations with the same digests differ in nothing but secrets that stand in the configuration itself.
-func (c *Config) Digests() (routes map[string]consumer.ConfigDigest, rest consumer.ConfigDigest) {
+func (c *Config) Digests() (routes map[string]control.ConfigDigest, rest control.ConfigDigest) {
 	b := newBook(nil)
-	routes = make(map[string]consumer.ConfigDigest)
+	routes = make(map[string]control.ConfigDigest)
 	for i, rt := range c.Routes {
 		s := newSums()
 		for _, f := range c.filesOf(i) {
@@ -31,7 +31,7 @@ func (c *Config) Digests() (routes map[string]consumer.ConfigDigest, rest consum
 		if rt.Fallback != nil {
 			fmt.Fprintln(s[Restart], kindOf(&rt.Fallback.Handler))
 		}
-		routes[rt.Name] = consumer.ConfigDigest{Live: s.sum(Live), Anew: s.sum(Restart)}
+		routes[rt.Name] = control.ConfigDigest{Live: s.sum(Live), Anew: s.sum(Restart)}
 	}
 	s := newSums()
 	for _, f := range c.Source.named {
@@ -44,7 +44,7 @@ func (c *Config) Digests() (routes map[string]consumer.ConfigDigest, rest consum
 			s.add(b, k, "", reflect.ValueOf(c).Elem().FieldByIndex(k.index))
 		}
 	}
-	return routes, consumer.ConfigDigest{Live: s.sum(Live), Anew: s.sum(Process), Own: s.sum(ownKeys)}
+	return routes, control.ConfigDigest{Live: s.sum(Live), Anew: s.sum(Process), Own: s.sum(ownKeys)}
 }
 
 func kindOf(h *Handler) string {

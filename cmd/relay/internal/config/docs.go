@@ -145,7 +145,7 @@ var docs = map[string]doc{
 	"limits.rate":        {text: "rate at which attempts may start, such as 100/s, 30/m, 1000/h or 5000/d; left out: no bound"},
 	"limits.burst":       {text: "attempts that may start at once after a quieter time; 0: as many as rate allows in 50ms, at least 1"},
 	"limits.per":         {text: "template over tokens such as \"{1}\": the bounds hold for each value; empty: for all together"},
-	"limits.scope":       {text: "for whom the bounds hold: each instance by itself, or all together", values: []string{consumer.ScopeInstance, consumer.ScopeService}},
+	"limits.scope":       {text: "for whom the bounds hold: each instance by itself, or all together", values: []string{"instance", consumer.ScopeService}},
 
 	"schedules":          {text: "messages that relay publishes at set times; see docs/schedules.md"},
 	"schedules.name":     {text: "name of the schedule: letters, digits, - and _"},

@@ -51,7 +51,7 @@ func (f *fake) Status(context.Context) (control.Answers, error) {
 	f.asked.Add(1)
 	s := consumer.Status{
 		Instance: hostile, Service: "relay", Trouble: []string{hostile}, Notices: []string{hostile}, Parked: 3, Stored: 2,
-		Routes: []consumer.RouteStatus{{Name: "billing", State: consumer.RouteWaiting, Why: hostile, Stream: hostile, Durable: hostile}},
+		Routes: []consumer.RouteStatus{{Name: "billing", State: control.StateWaiting, Why: hostile, Stream: hostile, Durable: hostile}},
 	}
 	return control.Answers{Instances: []consumer.Status{s}, Bad: []string{hostile}}, nil
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/routes"
 	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/dlq"
+	"github.com/relaymq/relay/internal/eventkind"
 	"github.com/relaymq/relay/internal/subject"
 )
 
@@ -327,9 +328,9 @@ func (r *replayer) run(ctx context.Context, jobs *dlq.Jobs, plan *dlq.Plan) erro
 // report publishes how it ended.
 func (r *replayer) report(p dlq.Progress, err error) {
 	d := event.Data{Job: r.job.ID, By: r.job.Runner, Text: fmt.Sprintf("replay %s is done: %d of %d replayed%s", r.job.ID, p.Handed, p.Total, tally(p))}
-	kind := event.ReplayDone
+	kind := event.Kind(eventkind.ReplayDone)
 	if err != nil {
-		kind, d.Why = event.ReplayStopped, err.Error()
+		kind, d.Why = eventkind.ReplayStopped, err.Error()
 		d.Text = fmt.Sprintf("replay %s stopped after %d of %d: %v", r.job.ID, p.Handed, p.Total, err)
 	}
 	if len(r.job.Routes) == 1 {

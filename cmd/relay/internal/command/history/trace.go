@@ -19,7 +19,6 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/cli"
 	"github.com/relaymq/relay/cmd/relay/internal/console"
 	"github.com/relaymq/relay/cmd/relay/internal/waiting"
-	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/internal/archive"
 	"github.com/relaymq/relay/internal/control"
 	"github.com/relaymq/relay/internal/dlq"
@@ -425,7 +424,7 @@ func (l *life) standing(ctx context.Context, cl *cli.Client, names []string) str
 					return fmt.Sprintf("its key %q is %s since %s on %s: %s; next try %s", k.Key, k.State, cli.When(k.Since), s.Instance, cli.Or(k.Why, "-"), cli.Whenever(k.Until))
 				}
 			}
-			if rt.State != consumer.RouteFlowing {
+			if rt.State != control.StateFlowing {
 				return fmt.Sprintf("route %s is %s on %s: %s", rt.Name, rt.State, s.Instance, cli.Or(rt.Why, "-"))
 			}
 		}

@@ -56,7 +56,7 @@ func (b *Console) Routes(instances []consumer.Status, now time.Time) (list []con
 		slices.SortStableFunc(r.Waiting, func(x, y console.Key) int { return x.Since.Compare(y.Since) })
 		for _, s := range o.stills(now) {
 			t := console.Still{State: s.state, Since: cli.KnownTime(s.since), Until: cli.KnownTime(s.until), Why: s.why, By: s.by, Next: s.next, On: s.on}
-			if s.state == consumer.RouteWaiting && t.Until != nil {
+			if s.state == control.StateWaiting && t.Until != nil {
 				t.Next = "one message is tried; all flow when it succeeds" // the page counts down
 			}
 			r.Still = append(r.Still, t)

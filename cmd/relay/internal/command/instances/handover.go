@@ -17,6 +17,7 @@ import (
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/control"
+	"github.com/relaymq/relay/internal/eventkind"
 )
 
 // handedOver is what became of a handover.
@@ -138,7 +139,7 @@ func handOver(ctx context.Context, c *cli.Client, order control.HandoverOrder, n
 		why := cli.Or(list[i].Refused, "the instance does not know the order")
 		return nil, cli.Said(fmt.Sprintf("instance %s does not hand route %s over: %s", cli.Printable(from), cli.Printable(route), cli.Printable(why)), console.ErrConflict)
 	}
-	c.Tell(event.Audit, event.Data{Route: route, By: order.By, Text: fmt.Sprintf("route %s is to be handed over by instance %s", route, from)})
+	c.Tell(eventkind.Audit, event.Data{Route: route, By: order.By, Text: fmt.Sprintf("route %s is to be handed over by instance %s", route, from)})
 	for {
 		answers, err := control.AskUntil(ctx, c.Conn.Conn, c.Config.Service, q, func(s consumer.Status) bool {
 			rt, ok := routeOf(s, route)

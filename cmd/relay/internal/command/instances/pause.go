@@ -16,6 +16,7 @@ import (
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/event"
 	"github.com/relaymq/relay/internal/control"
+	"github.com/relaymq/relay/internal/eventkind"
 	"github.com/relaymq/relay/internal/orders"
 	"github.com/relaymq/relay/internal/subject"
 )
@@ -154,7 +155,7 @@ func giveOrder(ctx context.Context, c *cli.Client, order orders.Order, notes io.
 	if out.Revision, err = bucket.Give(ctx, order); err != nil {
 		return nil, err
 	}
-	c.Tell(event.Audit, event.Data{Route: order.Route, Key: out.Key, Why: order.Why, By: order.By, Text: out.what() + " is " + order.State})
+	c.Tell(eventkind.Audit, event.Data{Route: order.Route, Key: out.Key, Why: order.Why, By: order.By, Text: out.what() + " is " + order.State})
 	out.follow(ctx, c, bucket)
 	if order.State == orders.Running {
 		woken, bad, err := control.Wake(ctx, c.Conn.Conn, c.Config.Service, order)
@@ -229,7 +230,7 @@ func (out *outcome) print(w io.Writer) {
 // ended says what an instance ended; nothing when there was nothing to end.
 func ended(in control.Woken) string {
 	var parts []string
-	if in.Since != nil || in.State != "" && in.State != consumer.RouteFlowing && in.State != consumer.RoutePaused {
+	if in.Since != nil || in.State != "" && in.State != control.StateFlowing && in.State != control.StatePaused {
 		text := "the route was " + in.State
 		if in.Since != nil {
 			text += " since " + cli.When(*in.Since)

@@ -249,7 +249,7 @@ type still struct {
 
 // held tells whether an instance that answers has the route, for which the others stand by.
 func (o over) held() bool {
-	return slices.ContainsFunc(o.on, func(r consumer.RouteStatus) bool { return r.State != consumer.RouteStandby })
+	return slices.ContainsFunc(o.on, func(r consumer.RouteStatus) bool { return r.State != control.StateStandby })
 }
 
 // stills are the ways in which a route does not flow.
@@ -257,11 +257,11 @@ func (o over) stills(now time.Time) (list []still) {
 	type way struct{ state, why, next string }
 	at := make(map[way]int)
 	for _, r := range o.on {
-		if r.State == consumer.RouteFlowing || r.State == consumer.RouteStandby && o.held() {
+		if r.State == control.StateFlowing || r.State == control.StateStandby && o.held() {
 			continue
 		}
 		w := way{r.State, r.Why, ""}
-		if r.State != consumer.RouteWaiting || len(o.on) == 1 || r.Holder != nil {
+		if r.State != control.StateWaiting || len(o.on) == 1 || r.Holder != nil {
 			w.next = nextOf(o.name, r, now)
 		}
 		i, known := at[w]
@@ -317,28 +317,28 @@ func whoPaused(order orders.Order) string {
 // nextOf is what happens next to a route that stands still.
 func nextOf(name string, r consumer.RouteStatus, now time.Time) string {
 	switch r.State {
-	case consumer.RouteWaiting:
+	case control.StateWaiting:
 		return fmt.Sprintf("one message is tried %s; all flow when it succeeds. To try now: relay resume %s", in(r.Until, now), name)
-	case consumer.RouteProbing:
+	case control.StateProbing:
 		return "one message is tried; all flow when it succeeds; otherwise the route waits longer"
-	case consumer.RoutePaused:
+	case control.StatePaused:
 		if r.Pause == nil { // by the server, which takes no order of relay's
 			return fmt.Sprintf("messages come again %s, or now with: nats consumer resume %s %s", in(r.Until, now), r.Stream, r.Durable)
 		}
 		return fmt.Sprintf("nothing, until: relay resume %s", name)
-	case consumer.RouteSuspended:
+	case control.StateSuspended:
 		return fmt.Sprintf("messages are tried %s, and none of them is dead-lettered; all flow when one succeeds. To try one now: relay resume %s --trial; without --trial all flow, and messages can be dead-lettered again", in(r.Until, now), name)
-	case consumer.RouteStopped:
+	case control.StateStopped:
 		return fmt.Sprintf("correct what the reason says; then the route goes on by itself, or at once with: relay resume %s", name)
-	case consumer.RouteDraining:
+	case control.StateDraining:
 		return "handlers that run may finish; the other messages are back in the stream"
-	case consumer.RouteDisconnected:
+	case control.StateDisconnected:
 		return "the route goes on when the connection is back"
-	case consumer.RouteStandby:
+	case control.StateStandby:
 		return "this instance takes the route when the instance that has it ends, or does not answer within fleet.lease"
-	case consumer.RouteStarting:
+	case control.StateStarting:
 		return "the route flows when its setup is complete"
-	case consumer.RouteLimited:
+	case control.StateLimited:
 		if r.Until != nil {
 			return fmt.Sprintf("messages start again %s, or now with: relay resume %s; they spend no attempt meanwhile", in(r.Until, now), name)
 		}

@@ -20,10 +20,10 @@ func TestStatus_regressionAStandbyIsNoTrouble(t *testing.T) {
 		return consumer.Status{Instance: instance, Service: "relay", Routes: []consumer.RouteStatus{rt}}
 	}
 	held, now := control.HolderStatus{Instance: "b"}, time.Now()
-	standby := on("a", consumer.RouteStandby, held)
+	standby := on("a", control.StateStandby, held)
 	held.Here = true
 	var out strings.Builder
-	printRoute(&out, []consumer.Status{standby, on("b", consumer.RouteFlowing, held)}, "billing", now)
+	printRoute(&out, []consumer.Status{standby, on("b", control.StateFlowing, held)}, "billing", now)
 	if s := out.String(); strings.Contains(s, "is standby") || strings.Contains(s, "tries one message") || !strings.Contains(s, "billing on stream ORDERS") {
 		t.Error(s)
 	}

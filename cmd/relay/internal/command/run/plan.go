@@ -201,7 +201,7 @@ func (p *preview) compare(s consumer.Status, cfg *config.Config) {
 		}
 		note(name, what, with[name]...)
 	}
-	if s.Config == nil || s.Config.Rest == (consumer.ConfigDigest{}) {
+	if s.Config == nil || s.Config.Rest == (control.ConfigDigest{}) {
 		return
 	}
 	if s.Config.Rest.Live != rest.Live {

@@ -21,6 +21,8 @@ import (
 	"github.com/relaymq/relay/cmd/relay/internal/logging"
 	"github.com/relaymq/relay/consumer"
 	"github.com/relaymq/relay/event"
+	"github.com/relaymq/relay/internal/control"
+	"github.com/relaymq/relay/internal/eventkind"
 	"github.com/relaymq/relay/internal/subject"
 	"github.com/relaymq/relay/internal/transient"
 )
@@ -85,7 +87,7 @@ type reloader struct {
 	generation int            // of run only
 
 	mu     sync.Mutex
-	status consumer.ConfigStatus
+	status control.ConfigStatus
 	counts map[string]int
 	good   time.Time
 
@@ -107,14 +109,14 @@ func newReloader(s *service) *reloader {
 	}
 	r.digest = r.files(s.cfg)
 	r.running.Store(s.cfg)
-	r.status = consumer.ConfigStatus{Generation: 1, Hash: s.cfg.Source.Hash, Loaded: r.good}
+	r.status = control.ConfigStatus{Generation: 1, Hash: s.cfg.Source.Hash, Loaded: r.good}
 	r.digests(&r.status)
 	hangup.Catch()
 	return r
 }
 
 // digests tells which configuration runs. What counts only once the process is started again is as it was started.
-func (r *reloader) digests(c *consumer.ConfigStatus) {
+func (r *reloader) digests(c *control.ConfigStatus) {
 	_, started := r.s.cfg.Digests()
 	c.Routes, c.Rest = r.current.Digests()
 	c.Rest.Anew, c.Rest.Own = started.Anew, started.Own
@@ -306,7 +308,7 @@ func (r *reloader) note(rep reloadReport, by string) {
 	r.counts[rep.Outcome]++
 	if rep.Outcome == reloadDone {
 		r.good = now
-		r.status = consumer.ConfigStatus{Generation: rep.Generation, Hash: rep.Hash, Loaded: now, NeedsRestart: rep.NeedsRestart}
+		r.status = control.ConfigStatus{Generation: rep.Generation, Hash: rep.Hash, Loaded: now, NeedsRestart: rep.NeedsRestart}
 		r.digests(&r.status)
 	} else {
 		r.status.Failed, r.status.FailedAt = rep.Outcome+": "+strings.Join(rep.Faults, "; "), now
@@ -317,14 +319,14 @@ func (r *reloader) note(rep reloadReport, by string) {
 	attrs := []any{"by", by, "outcome", rep.Outcome, "generation", rep.Generation, "config_sha256", rep.Hash, "took", rep.Took}
 	if rep.Outcome != reloadDone {
 		r.s.log.Error("the configuration was not reloaded; relay keeps the configuration that it has", append(attrs, "error", why)...)
-		r.s.relay.Report(event.ReloadFailed, event.Data{Text: "the configuration was not reloaded: " + rep.Outcome, Why: why, By: by})
+		r.s.relay.Report(eventkind.ReloadFailed, event.Data{Text: "the configuration was not reloaded: " + rep.Outcome, Why: why, By: by})
 		return
 	}
 	r.s.log.Info("the configuration was reloaded", append(attrs, "added", rep.Added, "changed", rep.Changed, "changed_live", rep.Routes.Live, "removed", rep.Removed, "live", rep.Live, "needs_restart", rep.NeedsRestart)...)
-	r.s.relay.Report(event.ReloadDone, event.Data{Text: fmt.Sprintf("generation %d of the configuration runs", rep.Generation), By: by})
+	r.s.relay.Report(eventkind.ReloadDone, event.Data{Text: fmt.Sprintf("generation %d of the configuration runs", rep.Generation), By: by})
 }
 
-func (r *reloader) told() consumer.ConfigStatus {
+func (r *reloader) told() control.ConfigStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.status

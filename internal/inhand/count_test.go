@@ -1,24 +1,24 @@
-package ack
+package inhand
 
 import "testing"
 
-func TestLedger_tellsOnceWhenThereIsLessThanAwaited(t *testing.T) {
+func TestCount_tellsOnceWhenThereIsLessThanAwaited(t *testing.T) {
 	told := 0
-	l := NewLedger(func() { told++ })
+	l := NewCount(func() { told++ })
 	for range 10 {
-		l.take(1, 1<<20)
+		l.Take(1, 1<<20)
 	}
-	l.take(0, 100)
+	l.Take(0, 100)
 	if m, b := l.Held(); m != 10 || b != 10<<20+100 {
 		t.Errorf("%d messages, %d bytes", m, b)
 	}
-	l.give(1, 1<<20)
+	l.Give(1, 1<<20)
 	if told != 0 {
 		t.Error("nobody asked")
 	}
 	l.Await(5, 4<<20+100)
 	for want := 8; want >= 0; want-- {
-		l.give(1, 1<<20)
+		l.Give(1, 1<<20)
 		if m, _ := l.Held(); m != want {
 			t.Errorf("%d messages, want %d", m, want)
 		}

@@ -1,12 +1,12 @@
-package ack
+package inhand
 
 import (
 	"slices"
 	"testing"
 )
 
-func FuzzInHand(f *testing.F) {
-	for _, h := range []InHand{{}, {Created: -5, To: 7, Unsettled: []uint64{1, 2, 7}}, {To: 1 << 60, Unsettled: []uint64{3, 1 << 59}}} {
+func FuzzSnapshot(f *testing.F) {
+	for _, h := range []Snapshot{{}, {Created: -5, To: 7, Unsettled: []uint64{1, 2, 7}}, {To: 1 << 60, Unsettled: []uint64{3, 1 << 59}}} {
 		b, err := h.MarshalBinary()
 		if err != nil {
 			f.Fatal(err)
@@ -14,7 +14,7 @@ func FuzzInHand(f *testing.F) {
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		var h, again InHand
+		var h, again Snapshot
 		if h.UnmarshalBinary(b) != nil {
 			return
 		}
