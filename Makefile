@@ -19,7 +19,7 @@ LONG = ./internal/supervise ./internal/schedule ./internal/retry ./internal/dlq 
 HARNESS = /internal/(chaos|upgrade)(/|$$)
 BENCHARGS ?= -run '^$$' -bench 'Session|Group|Path|Entry' -benchmem -benchtime 0.3s -timeout 5m
 
-.PHONY: help run test test-relay test-heavy test-beside test-timed test-harness test-bench natsd check lint cover build rules console fuzz vuln notice chaos soak
+.PHONY: help run test test-beside test-relay test-consumer test-program test-harness test-timed test-large test-bench natsd check lint cover build rules console fuzz vuln notice chaos soak
 .PHONY: bench bench-diff profile
 
 help: ## list the targets
@@ -32,32 +32,38 @@ run: build ## run relay with its embedded server and the example configuration, 
 build: ## build bin/relay
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/relay
 
-test: test-relay test-beside test-timed test-bench ## run all tests, with the race detector but for what measures times or breaks processes, and the jobs of the bench in small
+test: test-beside test-timed test-bench ## run all tests, with the race detector but for what measures times or breaks processes, and the jobs of the bench in small
+
+# Two rows of groups side by side, as each leaves the cores idle for a third to a half of its time. What breaks processes measures times, so that its row
+# has the cores first. What the other one printed comes after it. Nothing is beside what measures times to the millisecond.
+test-beside: natsd
+	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; nice -n 5 $(MAKE) -o natsd test-relay test-program >"$$log" 2>&1 & other=$$!; \
+		rc=0; $(MAKE) -o natsd test-harness test-consumer test-large || rc=1; wait $$other || rc=1; cat "$$log"; exit $$rc
 
 # Most tests wait for a server or another process, so that more run side by side than on two cores by default. The race
 # detector waits for a second at the end of each test binary, for races of goroutines that still run; goleak says that none do. What takes longest comes first,
 # so that it is not alone at the end. `make check` has vetted all of it.
+RACE = GORACE=atexit_sleep_ms=0 $(GO) test -race -vet=off -timeout 25m
+
 test-relay: natsd
-	GORACE=atexit_sleep_ms=0 $(GO) test -race -vet=off -timeout 25m -p 4 -parallel 3 $$($(GO) list $(LONG) ./... | grep -vE '$(HARNESS)|$(HEAVY)')
+	$(RACE) -p 4 -parallel 3 $$($(GO) list $(LONG) ./... | grep -vE '$(HARNESS)|$(HEAVY)')
 
-# Both wait for half of the time, so that they run side by side. What test-harness starts measures times, and has the cores first. What test-heavy printed comes
-# after it.
-test-beside: natsd
-	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; nice -n 5 $(MAKE) -o natsd test-heavy >"$$log" 2>&1 & heavy=$$!; \
-		rc=0; $(MAKE) -o natsd test-harness || rc=1; wait $$heavy || rc=1; cat "$$log"; exit $$rc
+test-consumer: natsd
+	$(RACE) -parallel 12 ./consumer
 
-# These keep both cores busy for half of the time. Side by side they take longer than one after the other.
-test-heavy: natsd
-	GORACE=atexit_sleep_ms=0 $(GO) test -race -vet=off -timeout 25m -p 1 -parallel 12 $$($(GO) list ./... | grep -E '$(HEAVY)')
+test-program: natsd
+	$(RACE) -parallel 12 ./cmd/relay/program
+
+# The programs that it runs are built without the race detector, as users run them.
+test-harness: natsd
+	$(GO) test -vet=off -timeout 25m -p 2 -parallel 10 $$($(GO) list ./... | grep -E '$(HARNESS)')
 
 # What measures times, and what plays hours with thousands of messages, says so by its name, and skips itself with the race detector.
 test-timed: natsd
-	$(GO) test -vet=off -timeout 25m -p 1 -parallel 6 -run '_(timed|large)$$' ./consumer ./internal/supervise ./cmd/relay/internal/config
+	$(GO) test -vet=off -timeout 25m -p 1 -parallel 6 -run '_timed$$' ./consumer ./cmd/relay/internal/config
 
-# What breaks processes waits most of the time. The programs that it runs are built
-# without the race detector, as users run them.
-test-harness: natsd
-	$(GO) test -vet=off -timeout 25m -p 2 -parallel 10 $$($(GO) list ./... | grep -E '$(HARNESS)')
+test-large: natsd
+	$(GO) test -vet=off -timeout 25m -parallel 6 -run '_large$$' ./internal/supervise
 
 natsd:
 	$(GO) build -o $(RELAY_TEST_NATSD) ./internal/natstest/natsd

@@ -20,8 +20,8 @@ func TestRetryStream_stuckSchedulesFireOnceTheyAreFound(t *testing.T) {
 	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "FILL", Subjects: []string{"fill"}}); err != nil {
 		t.Fatal(err)
 	}
-	const n = 300 // more than a page
-	due := time.Now().Add(2 * time.Second)
+	const n = 300                          // more than a page
+	due := time.Now().Add(6 * time.Second) // a busy machine takes seconds to park all and to fill the storage
 	for seq := range uint64(n) {
 		at := due
 		if seq >= n-50 {
