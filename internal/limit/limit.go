@@ -183,7 +183,7 @@ func (l *Limit) Fence(f func() bool) {
 }
 
 // Slow lets so many more start until then, and no more; zero is none at all. While an earlier word holds, it can only be made
-// stricter: by a smaller number, or by a longer time for the same number. So many that answer at once allow no more than one of them.
+// stricter: by a smaller number, or by a longer time for the same number. Several calls with the same number allow that number, not their sum.
 func (l *Limit) Slow(starts int, until time.Time, why string) {
 	l.book.mu.Lock()
 	defer l.book.mu.Unlock()

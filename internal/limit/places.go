@@ -46,8 +46,9 @@ func (b *Book) Places(m *Member, needs ...Need) *Places {
 	return p
 }
 
-// rank is where a bucket stands in the order in which places are taken, which is the order of the harm that a reserved place does. One in
-// the bucket of a value keeps nobody else from starting. A token that is reserved is one that does not come again.
+// rank is where a bucket stands in the order in which places are taken. What is taken first may be kept for long, while the member waits for the
+// next bucket, so that the bucket whose kept place harms least comes first: a place in the bucket of one value keeps no other value from starting,
+// and a token that is kept unused is lost.
 func (b *Bucket) rank() int {
 	switch {
 	case !b.Shared():

@@ -35,7 +35,7 @@ func (s *starts) allows(n int, now time.Time) (ok bool, at time.Time) {
 		return true, time.Time{}
 	}
 	if need > float64(s.tokens.Burst()) {
-		return false, time.Time{} // whoever gives a reserved token back looks
+		return false, time.Time{} // it never fits; a reserved token that is given back has it looked at again
 	}
 	// A nanosecond more: the wait is rounded, and a timer that fires before there is a token would fire again and again.
 	return false, now.Add(time.Duration((need-has)/float64(s.tokens.Limit())*float64(time.Second)) + 1)

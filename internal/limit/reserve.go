@@ -7,7 +7,7 @@ import (
 
 // reserve are places that are taken for something that does not start yet: it stands in the line of the next bucket. A member has one at
 // each bucket at most, so that little is kept from others. It is given back when the bucket lets nothing start, when nothing of the
-// member stands there any more, and when it was kept for patience: whoever holds the next bucket may hang. Then others have their turn, and
+// member stands there any more, and when it was kept for as long as patience allows: whoever holds the next bucket may hang. Then others have their turn, and
 // the next one is kept for twice as long.
 type reserve struct {
 	at    *seat   // where the member stands

@@ -26,12 +26,12 @@ type limited struct {
 	Limits
 	member  *limit.Member
 	common  *limit.Places // of all keys; nil with Also
-	waiting map[*limit.Bucket]*parked
+	waiting map[*limit.Bucket]*limitLine
 	turns   uint64
 }
 
-// parked are keys that wait for room in a bucket.
-type parked struct {
+// limitLine is the keys that wait for room in a bucket.
+type limitLine struct {
 	keys  queue
 	since time.Time
 }
@@ -41,7 +41,7 @@ func newLimited(opts *Limits, of *moment) *limited {
 		return nil
 	}
 	member := &limit.Member{Name: opts.Name, Offer: of.group.offer, Waiting: of.group.waitsFor}
-	l := &limited{moment: of, Limits: *opts, member: member, waiting: make(map[*limit.Bucket]*parked)}
+	l := &limited{moment: of, Limits: *opts, member: member, waiting: make(map[*limit.Bucket]*limitLine)}
 	if opts.Also == nil {
 		l.common = opts.Book.Places(l.member, opts.Always...)
 	}
@@ -66,7 +66,7 @@ func (l *limited) takes(k *key, m *Message) (full *limit.Bucket) {
 	}
 	p := l.waiting[full]
 	if p == nil {
-		p = &parked{queue{mark: markLimited}, l.now}
+		p = &limitLine{queue{mark: markLimited}, l.now}
 		l.waiting[full] = p
 	}
 	l.stand(p, k)
@@ -88,7 +88,7 @@ func (l *limited) behind(k *key, places *limit.Places) *limit.Bucket {
 
 // stand puts k among the keys that wait for room in a bucket, in the order in which they began to wait for any: whatever needs several
 // limits would else be the last one at each of them.
-func (l *limited) stand(p *parked, k *key) {
+func (l *limited) stand(p *limitLine, k *key) {
 	if k.turn == 0 {
 		l.turns++
 		k.turn = l.turns
@@ -142,7 +142,7 @@ func (g *Group) offer(b *limit.Bucket) (more bool) {
 	t := g.lock()
 	var r *run
 	if p := t.limits.waiting[b]; p != nil {
-		for n := p.keys.len(); n > 0 && p.keys.len() > 0 && r == nil; n-- { // not until there are none: room may be gone by now, and a key wait again
+		for n := p.keys.len(); n > 0 && p.keys.len() > 0 && r == nil; n-- { // each key once: when the room is gone by now, a key comes to wait here again
 			k := p.keys.pop()
 			if !k.gone {
 				t.makeReady(k)

@@ -6,7 +6,7 @@ import "github.com/relaymq/relay/internal/limit"
 // others would wait behind it: it waits in the stash, in the line of its key, and what is too many goes aside, on a shelf of the bucket. As
 // the line gets shorter messages are called back from there, the oldest first.
 
-// lineAt is how many keys wait in memory for a bucket before which messages are aside.
+// lineAt is how many keys wait in memory for a bucket while messages are aside for it.
 const lineAt = 64
 
 // placesOf are what a message of k needs to start; nil without limits.

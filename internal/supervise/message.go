@@ -44,7 +44,7 @@ type Message struct {
 	Sequence uint64
 	// Replayed says that Sequence is of another stream than those of the other messages; HoldAbove does not apply.
 	Replayed bool
-	// Size in bytes, for the bound of the stash.
+	// Size in bytes of what memory holds of the message: body, headers and subjects. It counts for the bound of the stash.
 	Size int
 	// Attempts counts the handler starts that failed.
 	Attempts int

@@ -12,7 +12,7 @@ import (
 // Limits returns the limits that hold now.
 func (r *Engine) Limits() map[string]limits.Limit { return r.Bounds.Now() }
 
-// sharingOf is what this instance shares limits of the service by.
+// sharingOf is how this instance divides limits of the whole service with the other instances.
 func sharingOf(r *Engine) limits.Sharing {
 	return limits.Sharing{
 		Membership: r.Fleet,

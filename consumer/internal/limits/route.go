@@ -10,7 +10,7 @@ import (
 	"github.com/relaymq/relay/internal/subject"
 )
 
-// Route is what of a route decides what bounds it.
+// Route is what limits need to know of a route.
 type Route struct {
 	Subjects []string
 	Key      string   // template

@@ -89,8 +89,8 @@ func (s *Set) plan(name string, l Limit) *limit.Limit {
 	return in
 }
 
-// Needs is what each message of a route needs a place of: always, and because of its subject. Nil for nothing. These limits are to hold; those
-// that are not there yet are planned.
+// Needs is what each message of a route needs a place of: always, and because of its subject. Nil for nothing. It reads limits, which may hold only after
+// a reload: one of them that does not hold yet is planned.
 func (s *Set) Needs(r Route, limits map[string]Limit) (always []limit.Need, also func(subject string) []limit.Need) {
 	type template struct {
 		limit *limit.Limit

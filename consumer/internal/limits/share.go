@@ -26,7 +26,7 @@ type sharedLimit struct {
 	fleet        *fleet.Fleet
 	ofPlaces     chan struct{} // gets a value when the demand has changed
 	ofRate       chan struct{}
-	hasPlaces    bool // it is kept; for Share alone, as is hasRate
+	hasPlaces    bool // the part is kept up to date; only Share reads it, and hasRate
 	hasRate      bool
 	applying     sync.Mutex // held while what is below is made to hold; never with mu
 	mu           sync.Mutex

@@ -17,8 +17,8 @@ func (r Spec) CheckLimits(all map[string]limits.Limit) error {
 	return r.bounding().Check(all)
 }
 
-// bounding is what decides what bounds the route. An instance bounds it by itself by its rate and, as no group of a partition knows of the
-// others, by its concurrency.
+// bounding is what limits need to know of the route. Its rate is a limit of its own on each instance. So is its concurrency when it has partitions:
+// each partition has a group, and no group knows of the others.
 func (r Spec) bounding() limits.Route {
 	b := limits.Route{Subjects: r.Subjects, Key: r.Key, Limits: r.Limits, OneAtATime: r.Leased() || r.Partitions > 0}
 	if r.Rate.Count > 0 || r.Part != nil && r.Part.To == nil {

@@ -124,7 +124,7 @@ func (f *fake) Grid(_ context.Context, a control.Answers) Grid {
 			{Instance: a.Instances[0].Instance, State: "ready", Version: hostile, Started: &at, Holds: []string{hostile}, StandsBy: []string{hostile}},
 			{Instance: hostile, State: "vanished", Version: hostile, Gone: &at, InHand: 2},
 		},
-		Routes: []GridRoute{{Route: "billing", Holder: hostile, Fence: 4, Standbys: []string{hostile}}, {Route: "orders", Of: 4, Partitions: map[string][]int{hostile: {0, 1, 2}}, Nobody: []int{3}}}, Limits: []GridLimit{{hostile, 3, 0, map[string]int{hostile: 3}}}, Notes: []string{hostile},
+		Routes: []GridRoute{{Route: "billing", Holder: hostile, Fence: 4, Standbys: []string{hostile}}, {Route: "orders", Of: 4, Partitions: map[string][]int{hostile: {0, 1, 2}}, Nobody: []int{3}}}, Limits: []GridLimit{{Limit: hostile, Concurrency: 3, Parts: map[string]float64{hostile: 3}}}, Notes: []string{hostile},
 	}
 }
 func (f *fake) Handover(_ context.Context, o control.HandoverOrder) (string, error) {

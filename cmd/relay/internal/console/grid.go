@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -85,10 +87,65 @@ func Ranges(list []int) string {
 
 // GridLimit is a limit of the service, and the parts that instances have.
 type GridLimit struct {
-	Limit       string         `json:"limit"`
-	Concurrency int            `json:"concurrency,omitempty"`
-	Rate        float64        `json:"rate,omitempty"`
-	Parts       map[string]int `json:"parts,omitempty"`
+	Limit       string  `json:"limit"`
+	Concurrency int     `json:"concurrency,omitempty"`
+	Rate        float64 `json:"rate,omitempty"` // in a second
+	// Parts are of Concurrency, or of Rate when that is the only bound. RateParts are of Rate when there are both.
+	Parts     map[string]float64 `json:"parts,omitempty"`
+	RateParts map[string]float64 `json:"rate_parts,omitempty"`
+}
+
+// Add notes the part of an instance.
+func (l *GridLimit) Add(instance string, part int, rate float64) {
+	note := func(parts *map[string]float64, n float64) {
+		if *parts == nil {
+			*parts = make(map[string]float64)
+		}
+		(*parts)[instance] = n
+	}
+	switch {
+	case l.Concurrency == 0:
+		note(&l.Parts, rate)
+	default:
+		note(&l.Parts, float64(part))
+		if l.Rate > 0 {
+			note(&l.RateParts, rate)
+		}
+	}
+}
+
+// Of says what is divided: 20, 10/s, or both.
+func (l GridLimit) Of() string { return l.words(float64(l.Concurrency), l.Rate) }
+
+// Held says what each instance has of it.
+func (l GridLimit) Held() string {
+	var list []string
+	for _, instance := range slices.Sorted(maps.Keys(l.Parts)) {
+		part, rate := l.Parts[instance], l.RateParts[instance]
+		if l.Concurrency == 0 {
+			rate = part
+		}
+		list = append(list, instance+" "+l.words(part, rate))
+	}
+	return strings.Join(list, ", ")
+}
+
+// words of the bounds that the limit has.
+func (l GridLimit) words(places, rate float64) string {
+	switch {
+	case l.Rate == 0:
+		return fmt.Sprintf("%g", places)
+	case l.Concurrency == 0:
+		return perSecond(rate)
+	}
+	return fmt.Sprintf("%g and %s", places, perSecond(rate))
+}
+
+func perSecond(rate float64) string {
+	if rate < 1 {
+		return fmt.Sprintf("%.3g/s", rate)
+	}
+	return strconv.FormatFloat(math.Round(rate*100)/100, 'f', -1, 64) + "/s"
 }
 
 func (c *Console) gridPage(r *request) (*answer, error) {

@@ -188,13 +188,9 @@ func (v *gridView) part(instance string, l control.LimitStatus) {
 	at := slices.IndexFunc(v.Limits, func(o console.GridLimit) bool { return o.Limit == l.Name })
 	if at < 0 {
 		at = len(v.Limits)
-		v.Limits = append(v.Limits, console.GridLimit{Limit: l.Name, Concurrency: l.Concurrency, Rate: l.Rate, Parts: map[string]int{}})
+		v.Limits = append(v.Limits, console.GridLimit{Limit: l.Name, Concurrency: l.Concurrency, Rate: l.Rate})
 	}
-	part := l.Part
-	if l.Concurrency == 0 {
-		part = int(l.PartRate)
-	}
-	v.Limits[at].Parts[instance] = part
+	v.Limits[at].Add(instance, l.Part, l.PartRate)
 }
 
 // note says what differs between the instances.
@@ -338,17 +334,7 @@ func (v gridView) print(w io.Writer, now time.Time) {
 		fmt.Fprintln(w)
 		rows = [][]string{{"LIMIT", "OF", "PARTS"}}
 		for _, l := range v.Limits {
-			of := strconv.Itoa(l.Concurrency)
-			if l.Concurrency == 0 {
-				of = fmt.Sprintf("%g/s", l.Rate)
-			}
-			var parts []string
-			for _, i := range v.Instances {
-				if n, has := l.Parts[i.Instance]; has {
-					parts = append(parts, fmt.Sprintf("%s %d", i.Instance, n))
-				}
-			}
-			rows = append(rows, []string{l.Limit, of, strings.Join(parts, ", ")})
+			rows = append(rows, []string{l.Limit, l.Of(), l.Held()})
 		}
 		cli.Table(w, rows)
 	}
