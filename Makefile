@@ -19,7 +19,7 @@ LONG = ./internal/supervise ./internal/schedule ./internal/retry ./internal/dlq 
 HARNESS = /internal/(chaos|upgrade)(/|$$)
 BENCHARGS ?= -run '^$$' -bench 'Session|Group|Path|Entry' -benchmem -benchtime 0.3s -timeout 5m
 
-.PHONY: help run test test-beside test-relay test-consumer test-program test-harness test-timed test-large test-bench natsd check lint cover build rules console fuzz vuln notice chaos soak
+.PHONY: help run test test-beside first-row second-row test-relay test-consumer test-program test-harness test-timed test-large test-bench natsd check lint cover build rules console fuzz vuln notice chaos soak
 .PHONY: bench bench-diff profile
 
 help: ## list the targets
@@ -34,11 +34,19 @@ build: ## build bin/relay
 
 test: test-beside test-timed test-bench ## run all tests, with the race detector but for what measures times or breaks processes, and the jobs of the bench in small
 
-# Two rows of groups side by side, as each leaves the cores idle for a third to a half of its time. What breaks processes measures times, so that its row
-# has the cores first. What the other one printed comes after it. Nothing is beside what measures times to the millisecond.
+# Two rows of groups side by side, as each group leaves the cores idle for a third to a half of its time. What breaks processes measures times, so that its
+# row has the cores first. What the second one prints comes when it is done. Nothing is beside what measures times to the millisecond.
+# The rows are no jobs of this make (MAKEFLAGS is empty): each has one group after the other.
 test-beside: natsd
-	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; nice -n 5 $(MAKE) -o natsd test-relay test-program >"$$log" 2>&1 & other=$$!; \
-		rc=0; $(MAKE) -o natsd test-harness test-consumer test-large || rc=1; wait $$other || rc=1; cat "$$log"; exit $$rc
+	@$(MAKE) -j2 -o natsd first-row second-row
+
+ROW_OF = MAKEFLAGS= nice -n $(1) $(MAKE) $(if $(findstring k,$(firstword -$(MAKEFLAGS))),-k) -o natsd GO='$(GO)'
+
+first-row:
+	@$(call ROW_OF,0) test-harness test-consumer test-large
+
+second-row:
+	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; rc=0; $(call ROW_OF,5) test-relay test-program >"$$log" 2>&1 || rc=1; cat "$$log"; exit $$rc
 
 # Most tests wait for a server or another process, so that more run side by side than on two cores by default. The race
 # detector waits for a second at the end of each test binary, for races of goroutines that still run; goleak says that none do. What takes longest comes first,
