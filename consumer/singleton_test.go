@@ -346,15 +346,17 @@ func TestSingleton_regressionASecondInstanceSlowsNoOrderedRoute(t *testing.T) {
 			s.publish(fmt.Sprint("orders.", i%keys), 1)
 		}
 	}
-	publish()
-	s.eventually("one instance handles all", func() bool { return s.handled() == keys*each })
-	_, _, stop := s.instance("b")
-	_, _, _ = s.instance("c")
 	began := time.Now()
 	publish()
+	s.eventually("one instance handles all", func() bool { return s.handled() == keys*each })
+	alone := time.Since(began)
+	_, _, stop := s.instance("b")
+	_, _, _ = s.instance("c")
+	began = time.Now()
+	publish()
 	s.eventually("three handle all", func() bool { return s.handled() == 2*keys*each })
-	if took := time.Since(began); took > 20*time.Second {
-		t.Errorf("it took %v", took)
+	if took := time.Since(began); took > max(20*time.Second, 3*alone) { // a busy machine takes as long for one
+		t.Errorf("it took %v, and one instance %v", took, alone)
 	}
 	if err := stop(); err != nil {
 		t.Error(err)
