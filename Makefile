@@ -48,11 +48,12 @@ first-row:
 second-row:
 	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; rc=0; $(call ROW_OF,5) test-relay test-program >"$$log" 2>&1 || rc=1; cat "$$log"; exit $$rc
 
-# Most tests wait for a server or another process, so that more run side by side than on two cores by default. The race
-# detector waits for a second at the end of each test binary, for races of goroutines that still run; goleak says that none do. What takes longest comes first,
-# so that it is not alone at the end. `make check` has vetted all of it.
+# The race detector waits for a second at the end of each test binary, for races of goroutines that still run; goleak says that none do. `make check` has vetted
+# all of it.
 RACE = GORACE=atexit_sleep_ms=0 $(GO) test -race -vet=off -timeout 25m
 
+# Most tests wait for a server or another process, so that more run side by side than on two cores by default. What takes longest comes first, so that it is not
+# alone at the end.
 test-relay: natsd
 	$(RACE) -p 4 -parallel 3 $$($(GO) list $(LONG) ./... | grep -vE '$(HARNESS)|$(HEAVY)')
 

@@ -97,20 +97,16 @@ type GridLimit struct {
 
 // Add notes the part of an instance.
 func (l *GridLimit) Add(instance string, part int, rate float64) {
-	note := func(parts *map[string]float64, n float64) {
-		if *parts == nil {
-			*parts = make(map[string]float64)
-		}
-		(*parts)[instance] = n
+	if l.Parts == nil {
+		l.Parts, l.RateParts = make(map[string]float64), make(map[string]float64)
 	}
-	switch {
-	case l.Concurrency == 0:
-		note(&l.Parts, rate)
-	default:
-		note(&l.Parts, float64(part))
-		if l.Rate > 0 {
-			note(&l.RateParts, rate)
-		}
+	if l.Concurrency == 0 {
+		l.Parts[instance] = rate
+		return
+	}
+	l.Parts[instance] = float64(part)
+	if l.Rate > 0 {
+		l.RateParts[instance] = rate
 	}
 }
 
