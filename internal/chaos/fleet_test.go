@@ -160,22 +160,51 @@ func (f *fleet) run(l fleetLoad) {
 // onItsWay is how long a request that was begun may take to arrive.
 const onItsWay = 100 * ms
 
+// lateArrivals returns what tells whether a run is a request that was on its way when its instance was stopped, and arrived afterwards. No lease can keep
+// it back: for that handlers compare fences. There is one for each time that an instance was stopped, and no more.
+func (w *World) lateArrivals() func(run *ledger.Run) bool {
+	w.mu.Lock()
+	thaws := slices.Clone(w.thaws)
+	w.mu.Unlock()
+	return func(run *ledger.Run) bool {
+		i := slices.IndexFunc(thaws, func(th thaw) bool {
+			return th.name == run.Instance && !run.Start.Before(th.at) && run.Start.Sub(th.at) < onItsWay
+		})
+		if i >= 0 {
+			thaws = slices.Delete(thaws, i, i+1)
+		}
+		return i >= 0
+	}
+}
+
+func TestCheck_aRequestThatWasOnItsWayWhenItsInstanceWasStopped(t *testing.T) {
+	at := time.Now()
+	w := &World{thaws: []thaw{{"r1", at}}}
+	run := func(instance string, after time.Duration) *ledger.Run {
+		return &ledger.Run{Instance: instance, Start: at.Add(after)}
+	}
+	isLate := w.lateArrivals()
+	for _, c := range []struct {
+		run  *ledger.Run
+		late bool
+	}{
+		{run("r2", ms), false}, {run("r1", -ms), false}, {run("r1", onItsWay), false}, {run("r1", 10*ms), true},
+		{run("r1", 11*ms), false}, // a second one
+	} {
+		if got := isLate(c.run); got != c.late {
+			t.Errorf("%s, %v after it went on: %v", c.run.Instance, c.run.Start.Sub(at), got)
+		}
+	}
+}
+
 // judgeFences fails the run with each start by an instance after another one had got the route.
 func (w *World) judgeFences() (holders int) {
 	runs := slices.SortedStableFunc(slices.Values(w.ledgers.Runs), func(a, b *ledger.Run) int { return a.Start.Compare(b.Start) })
 	var last *ledger.Run
-	w.mu.Lock()
-	thaws := slices.Clone(w.thaws)
-	w.mu.Unlock()
+	isLate := w.lateArrivals()
 	for _, run := range runs {
-		if last != nil && run.Fence < last.Fence {
-			// A request that was on its way when its instance was stopped arrives afterwards. No lease can keep it back: for that handlers compare fences.
-			if i := slices.IndexFunc(thaws, func(th thaw) bool {
-				return th.name == run.Instance && !run.Start.Before(th.at) && run.Start.Sub(th.at) < onItsWay
-			}); i >= 0 {
-				thaws = slices.Delete(thaws, i, i+1) // one, and no more
-				continue
-			}
+		if last != nil && run.Fence < last.Fence && isLate(run) {
+			continue
 		}
 		switch {
 		case run.Fence == 0:

@@ -97,16 +97,18 @@ func (h *handovers) kinds() []kind {
 	}
 }
 
-// judgeTwice fails the run with each message that was started more often than its script says and was not in flight at a fault.
+// judgeTwice fails the run with each message that was started more often than its script says and was not in flight at a fault. A request that was on its way
+// when its instance was stopped begins after the fault.
 func (w *World) judgeTwice() {
 	runs := make(map[string][]*ledger.Run)
 	for _, run := range w.ledgers.Runs {
 		runs[run.ID] = append(runs[run.ID], run)
 	}
+	isLate := w.lateArrivals()
 	for _, p := range w.Pubs() {
 		list := runs[p.Script.ID]
 		slices.SortStableFunc(list, func(a, b *ledger.Run) int { return a.Start.Compare(b.Start) })
-		if len(list) > p.starts() && !slices.ContainsFunc(w.faults, func(f *Fault) bool { return f.hit(list) }) {
+		if len(list) > p.starts() && !slices.ContainsFunc(w.faults, func(f *Fault) bool { return f.hit(list) }) && !slices.ContainsFunc(list, isLate) {
 			w.Wrong(Attempts, "%s was in flight at no fault: %s", p, describe(list))
 		}
 	}
